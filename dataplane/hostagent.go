@@ -209,6 +209,15 @@ func (h *HostAgent) SetServers(servers map[netip.Addr]string) {
 	h.put(func(b *batch) { b.woken = true })
 }
 
+// Place takes over on which nodes prefixes are, by IPAM's blocks; synced is set once all blocks have been read.
+func (h *HostAgent) Place(changes []route.Place, synced bool) {
+	h.mu.Lock()
+	h.routes.Place(changes)
+	h.routes.SetPlacesSynced(synced)
+	h.mu.Unlock()
+	h.put(func(b *batch) { b.woken = true })
+}
+
 func (h *HostAgent) watch(ctx context.Context, works func()) error {
 	return h.kernel.Watch(ctx, func(events []kernel.Event) {
 		works()

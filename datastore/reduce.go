@@ -12,8 +12,9 @@ import (
 // reducer reduces the WorkloadEndpoints of other nodes, and stores fields that many of them share, such as the labels
 // and ports of a Deployment's pods, once.
 type reducer struct {
-	node          string // whose endpoints stay whole; all do if it is empty
-	addressesOnly bool   // see NewAddressTables
+	node          string                            // whose endpoints stay whole; all do if it is empty
+	addressesOnly bool                              // see NewAddressTables
+	other         func(*model.Object) *model.Object // see NewReducedTables; nil: none
 	confirmed     confirmations
 	texts         recent[string]
 	common        recent[*model.CommonEndpoint]
@@ -25,6 +26,9 @@ type reducer struct {
 
 // reduce returns the form of a valid object for the tables.
 func (r *reducer) reduce(o *model.Object) *model.Object {
+	if r.other != nil {
+		return r.other(o)
+	}
 	if w, ok := o.Value.(*model.WorkloadEndpoint); !ok || r.node == "" || w.Spec.Node == r.node {
 		return r.confirmed.decide(o)
 	}

@@ -98,6 +98,14 @@ func NewAddressTables(log *zap.Logger) *Tables {
 	return t
 }
 
+// NewReducedTables returns empty tables that keep what reduce returns of each object: an object with the same key and
+// revision, and with less of its value.
+func NewReducedTables(log *zap.Logger, reduce func(*model.Object) *model.Object) *Tables {
+	t := NewTables(log, "")
+	t.reducer.other = reduce
+	return t
+}
+
 // batch bounds the number of queued events in one snapshot, so that readers see progress in a long burst.
 const batch = 4096
 

@@ -388,7 +388,8 @@ func TestRoutesPassesFiltersOn(t *testing.T) {
 	for _, p := range []reconcile.Phase{reconcile.Pending, reconcile.Applied, reconcile.Failed, reconcile.Blocked,
 		reconcile.Leftover, reconcile.Removing} {
 		s.runWithDaemon("routes", "--phase", string(p), "--source", string(route.SourceBGP), "--source",
-			string(route.SourceBlock), "--source", string(route.SourceWorkload), "--source", string(route.SourceStatic))
+			string(route.SourceBlock), "--source", string(route.SourceWorkload), "--source", string(route.SourceStatic),
+			"--source", string(route.SourceIPAM))
 		select {
 		case <-d.routeRequests:
 		default:
@@ -399,8 +400,8 @@ func TestRoutesPassesFiltersOn(t *testing.T) {
 	s.runWithDaemon("routes", "--phase", "failed,broken").want(t, 2, "",
 		"--phase \"broken\": want pending, applied, failed, "+
 			"blocked, leftover or removing")
-	s.runWithDaemon("routes", "--source", "kernel").want(t, 2, "", "--source \"kernel\": want bgp, block, "+
-		"workload or static")
+	s.runWithDaemon("routes", "--source", "kernel").want(t, 2, "", "--source \"kernel\": want bgp, ipam, "+
+		"block, workload or static")
 }
 
 // A full routing table exceeds gRPC's default limit of 4 MB by far.

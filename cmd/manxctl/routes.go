@@ -71,7 +71,7 @@ func (c *cli) routesCommand() *cobra.Command {
 // The words of --phase and --source.
 var (
 	routePhases  = []string{"pending", phaseDone, phaseFailed, phaseBlocked, "leftover", "removing"}
-	routeSources = []string{"bgp", "block", "workload", "static"}
+	routeSources = []string{"bgp", "ipam", "block", "workload", "static"}
 )
 
 // oneOf formats "a, b or c".

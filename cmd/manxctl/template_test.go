@@ -70,7 +70,7 @@ func TestTemplatesAndCompletion(t *testing.T) {
 		"describe node ": "n1\n", "describe bgppeer ": "tor-1\ntor-2\n", "describe pool ": "",
 		"describe np -n shop ": "web\n",
 		"routes --phase ":      "pending\napplied\nfailed\nblocked\nleftover\nremoving\n",
-		"routes --source ":     "bgp\nblock\nworkload\nstatic\n",
+		"routes --source ":     "bgp\nipam\nblock\nworkload\nstatic\n",
 	} {
 		out := s.must(append([]string{"__complete"}, strings.Split(args, " ")...)...)
 		offered, _, _ := strings.Cut(out, ":4\n")

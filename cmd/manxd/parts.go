@@ -15,6 +15,7 @@ import (
 	"github.com/manxnet/manx/daemon/lastrun"
 	"github.com/manxnet/manx/daemon/machines"
 	"github.com/manxnet/manx/daemon/part"
+	"github.com/manxnet/manx/daemon/placements"
 	"github.com/manxnet/manx/daemon/plugins"
 	"github.com/manxnet/manx/datastore/laststate"
 )
@@ -108,6 +109,7 @@ func newNode(o *options, deps deps.Deps, h *host, m *membership) ([]part.Part, e
 		part.Optional(claims.New(deps)),
 		awscheck.New(deps),
 		part.Optional(machines.New(deps, h.dataplane.Moves)),
+		placements.New(deps, h.dataplane),
 	}, orchestrator...), nil
 }
 

@@ -56,11 +56,6 @@ var ipip = Overlay{
 // All returns the overlays that this version makes. The list must not be changed.
 func All() []Overlay { return all }
 
-// Makes reports whether there is an overlay for an encapsulation, to which routes can lead: not yet to VXLAN.
-func Makes(e ippool.Encapsulation) bool {
-	return slices.ContainsFunc(all, func(o Overlay) bool { return o.Encapsulation == e && o.Kind != KindVXLAN })
-}
-
 // IsDevice reports whether an interface of that name is the device of an overlay.
 func IsDevice(name string) bool {
 	return slices.ContainsFunc(all, func(o Overlay) bool { return o.Device == name })

@@ -22,9 +22,13 @@ func (t *Target) Configure(c Config) {
 	t.configureEndpoints(old.Endpoints, c.Endpoints)
 	if old.Node4 != c.Node4 || old.Node6 != c.Node6 {
 		t.decideLearnedAgain(func(netip.Prefix, uint32) bool { return true })
+		t.decidePlacedAgain(func(netip.Prefix, string) bool { return true })
 	}
 	if !slices.Equal(old.Pools, c.Pools) {
 		t.configurePools(old.Pools, c.Pools)
+	}
+	if old.WorkloadProtocol != c.WorkloadProtocol {
+		t.decidePlacedAgain(func(netip.Prefix, string) bool { return true })
 	}
 	if old.ElevatedMetric4 != c.ElevatedMetric4 || old.ElevatedMetric6 != c.ElevatedMetric6 ||
 		old.WorkloadMetric4 != c.WorkloadMetric4 || old.WorkloadMetric6 != c.WorkloadMetric6 ||
@@ -78,9 +82,11 @@ func (t *Target) configurePools(old, pools ippool.Table) {
 		}
 	}
 	t.decideWorkloadsAgain() // their addresses may be reserved: see reserved
-	t.decideLearnedAgain(func(p netip.Prefix, _ uint32) bool {
+	inChanged := func(p netip.Prefix) bool {
 		return slices.ContainsFunc(changed, func(pool ippool.Pool) bool { return pool.CIDR.Overlaps(p) })
-	})
+	}
+	t.decideLearnedAgain(func(p netip.Prefix, _ uint32) bool { return inChanged(p) })
+	t.decidePlacedAgain(func(p netip.Prefix, _ string) bool { return inChanged(p) })
 	t.Resync()
 }
 
@@ -105,7 +111,9 @@ func (t *Target) configureBlocks(blocks []netip.Prefix) {
 // blockChanged decides again about the block and about others' announcements inside of it.
 func (t *Target) blockChanged(b netip.Prefix) {
 	t.decideAgain(b)
-	t.decideLearnedAgain(func(p netip.Prefix, _ uint32) bool { return b.Overlaps(p) && p.Bits() >= b.Bits() })
+	inside := func(p netip.Prefix) bool { return b.Overlaps(p) && p.Bits() >= b.Bits() }
+	t.decideLearnedAgain(func(p netip.Prefix, _ uint32) bool { return inside(p) })
+	t.decidePlacedAgain(func(p netip.Prefix, _ string) bool { return inside(p) })
 }
 
 func (t *Target) configureEndpoints(old, endpoints []Endpoint) {

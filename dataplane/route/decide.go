@@ -9,9 +9,10 @@ import (
 	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
-	"github.com/manxnet/manx/dataplane/overlay"
+	"github.com/manxnet/manx/dataplane/vtep"
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/livemigration"
+	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/ownership"
 )
 
@@ -27,9 +28,11 @@ type rules struct {
 	formerTables   []kernel.Table              // as Tables, of configurations before
 	hops           map[netip.Addr]*hop
 	servers        map[netip.Addr]string // see SetServers
-	peers          []netip.Addr          // of BGP
 	moves          Moves
-	newcomers      map[int]time.Time // interfaces, until their grace ends: see isExternal
+	node           string                         // this one
+	vteps          func(model.Family) *vtep.Table // of the cluster's nodes
+	peers          []netip.Addr                   // of BGP
+	newcomers      map[int]time.Time              // interfaces, until their grace ends: see isExternal
 	nearby         nearby
 }
 
@@ -47,6 +50,8 @@ type state struct {
 type extras struct {
 	endpoints []*Endpoint   // the first one counts
 	static    *Static       // the route to a peer; nil for none, without a gateway if it is gone
+	remote    string        // the other node that has the prefix, by IPAM's blocks
+	tunnel    string        // the other node whose tunnel address it is
 	served    *kernel.Route // the last route to a local workload with the address, until it departs
 	fresh     bool          // nothing led to the address, and its connections are forgotten
 	note      string        // why there is no route, or a remark about it
@@ -65,7 +70,8 @@ func (x *extras) via() netip.Addr {
 
 // none reports whether there are no extras.
 func (x *extras) none() bool {
-	return len(x.endpoints) == 0 && x.static == nil && x.served == nil && !x.fresh && x.note == ""
+	return len(x.endpoints) == 0 && x.static == nil && x.remote == "" && x.tunnel == "" && x.served == nil &&
+		!x.fresh && x.note == ""
 }
 
 // source returns where the route of a prefix comes from. The address of a workload that leaves is routed to the node
@@ -75,12 +81,16 @@ func (r *rules) source(p netip.Prefix, s *state) Source {
 	case len(s.endpoints) > 0 && r.phase(s.endpoints) == livemigration.Leaving && len(s.learned) > 0 &&
 		s.metric < r.config.workloadMetric(p.Addr()):
 		return SourceBGP
+	case len(s.endpoints) > 0 && s.remote != "" && r.phase(s.endpoints) == livemigration.Leaving:
+		return SourceIPAM
 	case len(s.endpoints) > 0:
 		return SourceWorkload
 	case s.block:
 		return SourceBlock
 	case s.via().IsValid():
 		return SourceStatic
+	case s.remote != "" || s.tunnel != "":
+		return SourceIPAM
 	case len(s.learned) > 0:
 		return SourceBGP
 	}
@@ -99,6 +109,8 @@ func (r *rules) decide(p netip.Prefix, s *state) (route *kernel.Route, note stri
 		return r.blackhole(p), ""
 	case SourceStatic:
 		return r.static(p, s.static)
+	case SourceIPAM:
+		return r.placed(p, cmp.Or(s.tunnel, s.remote))
 	case SourceBGP:
 		return r.learned(p, s)
 	}
@@ -245,6 +257,9 @@ func (r *rules) refuse(p netip.Prefix, s *state) string {
 
 // throughPool is the decision from learned that all prefixes of a pool and family share; without the prefix.
 func (r *rules) throughPool(pool *ippool.Pool, ipv6 bool, learned []netip.Addr, metric uint32) (*kernel.Route, string) {
+	if byIPAM(pool) {
+		return nil, fmt.Sprintf("routes to pool %s (vxlanMode) follow from IPAM's blocks, not from BGP", pool.Name)
+	}
 	hops, note := r.nextHops(learned, pool)
 	if len(hops) == 0 {
 		return nil, note
@@ -259,18 +274,8 @@ func (r *rules) throughPool(pool *ippool.Pool, ipv6 bool, learned []netip.Addr, 
 	return route, note
 }
 
-// unsupported reports whether no overlay carries the packets of a pool.
-func unsupported(pool *ippool.Pool) bool {
-	e := pool.Encapsulation()
-	return e != ippool.Direct && !overlay.Makes(e)
-}
-
 // nextHops resolves all next hops that can be resolved.
 func (r *rules) nextHops(learned []netip.Addr, pool *ippool.Pool) (hops []kernel.NextHop, note string) {
-	if unsupported(pool) {
-		return nil, fmt.Sprintf("pool %s uses %v (vxlanMode), which this version does not program; use ipipMode "+
-			"or no encapsulation", pool.Name, pool.Encapsulation())
-	}
 	if len(learned) == 1 {
 		return r.nextHop(learned[0], pool)
 	}
@@ -289,8 +294,16 @@ func (r *rules) nextHops(learned []netip.Addr, pool *ippool.Pool) (hops []kernel
 	return hops, strings.Join(missing, "; ")
 }
 
+// node returns the own address of the family of nh.
+func (c *Config) node(nh netip.Addr) netip.Prefix {
+	if nh.Is6() {
+		return c.Node6
+	}
+	return c.Node4
+}
+
 func (r *rules) nextHop(nh netip.Addr, pool *ippool.Pool) ([]kernel.NextHop, string) {
-	device := pool.Reach(r.config.Node4, nh).Device()
+	device := pool.Reach(r.config.node(nh), nh).Device()
 	if device == directly {
 		w := r.reach(nh, directly)
 		return w.hops, w.reason

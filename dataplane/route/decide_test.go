@@ -90,6 +90,7 @@ func testTarget(f *kerneltest.Kernel) (t *Target, advance func(time.Duration)) {
 	clock := time.Unix(1e9, 0)
 	t = New(f, func() time.Time { return clock })
 	t.Configure(testConfig())
+	t.SetPlacesSynced(true)
 	_, _, _ = t.Flush()
 	return t, func(d time.Duration) { clock = clock.Add(d) }
 }
@@ -151,7 +152,7 @@ func TestRules(t *testing.T) {
 		{"a default route beside the host's", learned("0.0.0.0/0", 2147483547, "10.1.0.9"),
 			"0.0.0.0/0 via 10.1.0.9 dev eth0 proto bird metric 2147483547", reconcile.Applied},
 		{"VXLAN", learned("10.247.2.0/26", 1024, "10.1.0.9"),
-			"pool vx uses VXLAN (vxlanMode), which this version does not program; use ipipMode or no encapsulation",
+			"routes to pool vx (vxlanMode) follow from IPAM's blocks, not from BGP",
 			reconcile.Blocked},
 		{"own address as next hop", learned("10.244.2.0/26", 1024, "10.3.0.5"), "next hop 10.3.0.5 is this node itself",
 			reconcile.Blocked},
@@ -298,9 +299,11 @@ func TestOwnership(t *testing.T) {
 		{"80 of something else", via("192.0.2.0/24", "10.1.0.77", 2, kernel.ProtocolCalico), false},
 		{"80 blackhole outside", kernel.Route{Dst: prefix("192.0.2.0/24"), Protocol: kernel.ProtocolCalico,
 			Type: kernel.Blackhole}, false},
-		{"Felix' VXLAN", via("10.247.7.0/26", "10.247.7.0", 8, kernel.ProtocolCalico), false},
+		{"Felix' VXLAN", via("10.247.7.0/26", "10.247.7.0", 8, kernel.ProtocolBoot), true},
+		{"80 on the VXLAN device", via("10.247.7.0/26", "10.247.7.0", 8, kernel.ProtocolCalico), true},
+		{"the kernel's on the VXLAN device", via("10.247.7.0/26", "", 8, kernel.ProtocolKernel), false},
 		{"Felix' plain route to a VXLAN pool, in the subnet", via("10.247.7.0/26", "10.1.0.9", 2,
-			kernel.ProtocolCalico), false},
+			kernel.ProtocolCalico), true},
 		{"80 on a workload's interface, VXLAN pool", via("10.247.1.1/32", "", 6, kernel.ProtocolCalico), true},
 		{"80 blackhole in a VXLAN pool", kernel.Route{Dst: prefix("10.247.7.0/26"), Protocol: kernel.ProtocolCalico,
 			Type: kernel.Blackhole}, true},
@@ -317,6 +320,7 @@ func TestOwnership(t *testing.T) {
 			f.PutRoute(c.r)
 			target := New(f, time.Now)
 			target.Configure(config)
+			target.SetPlacesSynced(true)
 			target.Synced(true)
 			_, _, _ = target.Flush()
 			if _, there := f.Route(c.r.Key()); there == c.own {

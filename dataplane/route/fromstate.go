@@ -24,7 +24,7 @@ func (t *Target) Health() reconcile.Health {
 
 // SetState sets the wanted routes of this host from a state.
 func (t *Target) SetState(h *hoststate.Host) {
-	t.Synced(h.DatastoreSynced && h.BGPSynced)
+	t.rules.node, t.rules.vteps, t.policyOnly = h.Node, h.VTEPs, h.PolicyOnly
 	if !slices.Equal(t.static, h.Statics) {
 		t.SetStatic(h.Statics)
 	}
@@ -36,6 +36,10 @@ func (t *Target) SetState(h *hoststate.Host) {
 		t.Configure(fromState(h))
 		t.disabled = overlay.Disabled(&h.Felix)
 	}
+	if h.VTEPsChanged {
+		t.followVTEPs()
+	}
+	t.Synced(h.DatastoreSynced && h.BGPSynced) // after the pools, whose source of routes has to be known
 }
 
 // fromState returns the routes that the datastore configures for this host.

@@ -57,8 +57,12 @@ func (r *rules) resolveWay(nh netip.Addr, device string) *way {
 	w := &way{device: device}
 	if err := r.missing[device]; err != nil {
 		w.reason = err.Error()
+	} else if r.own.Has(nh) {
+		w.reason = fmt.Sprintf("next hop %s is this node itself", nh)
+	} else if gateway, err := r.gatewayOn(device, nh); err != nil {
+		w.reason = err.Error()
 	} else if l, ok := r.link(device); ok && l.Up {
-		w.hops = []kernel.NextHop{{Gateway: nh, Link: l.Index, OnLink: true}}
+		w.hops = []kernel.NextHop{{Gateway: gateway, Link: l.Index, OnLink: true}}
 	}
 	return w
 }

@@ -62,8 +62,8 @@ func (t *kernelTarget) list() ([]kernel.Route, error) {
 //
 //   - protocol 12 is BIRD's, in whose place we are;
 //   - protocol 80 is Felix': on own tunnel devices and on workload interfaces; elsewhere if it leads to a pool's
-//     addresses or through a node of the cluster. Routes of tunnel devices that we do not manage (VXLAN, WireGuard)
-//     stay, as do those to nodes of the own subnet that Felix made for the same pools;
+//     addresses or through a node of the cluster. Routes of tunnel devices that we do not manage (WireGuard) stay;
+//   - on VXLAN devices, Felix' routes have the protocol of deviceRouteProtocol, so that all but the kernel's are ours;
 //   - a CNI plugin's route to a local workload gives way to our own;
 //   - with RemoveExternal, so do all others to workload interfaces.
 func (t *kernelTarget) owns(r kernel.Route) bool {
@@ -75,7 +75,7 @@ func (t *kernelTarget) owns(r kernel.Route) bool {
 		return true
 	case c.LeaveWorkloads && t.rules.ontoWorkloads(&r):
 		return false
-	case r.Protocol == kernel.ProtocolCalico && t.ownsCalico(r),
+	case r.Protocol == kernel.ProtocolCalico && t.ownsCalico(r), t.throughVTEPs(r),
 		r.Protocol == c.workloadProtocol() && t.rules.toWorkload(&r),
 		r.Protocol == kernel.ProtocolBoot && t.rules.toWorkload(&r) && t.rules.workloadAt(r.Dst.Addr()) != "":
 		return true
@@ -84,24 +84,26 @@ func (t *kernelTarget) owns(r kernel.Route) bool {
 }
 
 func (t *kernelTarget) ownsCalico(r kernel.Route) bool {
-	pool := t.rules.config.Pools.Of(r.Dst)
-	foreign := r.Type == kernel.Unicast && unsupported(pool)
 	for _, h := range r.NextHops {
 		name := t.rules.linkName(h.Link)
 		switch {
-		case overlay.IsDevice(name) && !overlay.HasVTEPs(name) ||
-			t.rules.isWorkload(h.Link) || begins(name, t.rules.formerPrefixes):
+		case overlay.IsDevice(name) || t.rules.isWorkload(h.Link) || begins(name, t.rules.formerPrefixes):
 			return true
 		case strings.HasPrefix(name, "vxlan") || strings.HasPrefix(name, "wireguard.") ||
 			strings.HasPrefix(name, "wg-"):
-			return false
-		case foreign: // nothing would take its place
 			return false
 		case t.rules.config.IsNode != nil && h.Gateway.IsValid() && t.rules.config.IsNode(h.Gateway):
 			return true
 		}
 	}
-	return pool != nil && !foreign
+	return t.rules.config.Pools.Of(r.Dst) != nil
+}
+
+// throughVTEPs reports whether a route that the kernel has not made itself leads through a device of VTEPs.
+func (t *kernelTarget) throughVTEPs(r kernel.Route) bool {
+	return r.Protocol != kernel.ProtocolKernel && slices.ContainsFunc(r.NextHops, func(h kernel.NextHop) bool {
+		return overlay.HasVTEPs(t.rules.linkName(h.Link))
+	})
 }
 
 // ontoForeign reports whether a route leads to a workload that another network connects.

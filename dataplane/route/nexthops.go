@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/overlay"
 )
 
 // nearby follows the neighbours that traffic of this host needs.
@@ -43,7 +44,9 @@ func (r *rules) neighbours() []kernel.NextHop {
 	}
 	for nh, h := range r.hops {
 		for _, w := range h.ways {
-			add(w.hops)
+			if !overlay.HasVTEPs(w.device) { // the entries of VTEPs are not resolved
+				add(w.hops)
+			}
 		}
 		add(r.resolveDirectly(nh).hops) // packets in a tunnel go there, too
 	}

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"iter"
 	"net/netip"
 	"slices"
@@ -110,6 +111,12 @@ func (t *Target) line(n uint32) Status {
 		row.NextHops = s.learned
 		if row.Source == SourceStatic {
 			row.NextHops = []netip.Addr{s.via()}
+		}
+		if row.Source == SourceIPAM {
+			row.NextHops = nil
+			if a := t.rules.vteps(familyOf(row.Prefix)).Address(cmp.Or(s.tunnel, s.remote)); a.IsValid() {
+				row.NextHops = []netip.Addr{a}
+			}
 		}
 		if len(s.endpoints) > 0 {
 			row.Endpoint = t.rules.holder(s.endpoints).Name

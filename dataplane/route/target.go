@@ -10,6 +10,7 @@ import (
 	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/prefixtable"
 	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/dataplane/vtep"
 	"github.com/manxnet/manx/datastore/ippool"
 )
 
@@ -40,6 +41,14 @@ type Target struct {
 		number uint32
 	}
 	hops []netip.Addr // a buffer of number
+
+	placed       map[netip.Prefix]string  // the nodes of prefixes, by IPAM's blocks
+	tunnels      map[netip.Prefix]string  // the nodes of tunnel addresses with a route of their own
+	endpoints    map[endpointKey]endpoint // of the nodes of both
+	gateways     map[netip.Addr]bool      // of the host's routes, when routes by IPAM were decided last
+	synced       bool                     // the datastore and BGP
+	placesSynced bool
+	policyOnly   bool // blocks have no routes here
 
 	departures map[netip.Prefix]*departure
 	forgetter  forgetter
@@ -73,8 +82,9 @@ func New(k Kernel, now func() time.Time) *Target {
 		kernel: k, now: now, extras: map[uint32]*extras{},
 		byLink:     map[string]map[netip.Prefix]bool{},
 		decided:    map[question]answer{},
-		departures: map[netip.Prefix]*departure{},
-		rules:      &rules{hops: map[netip.Addr]*hop{}, newcomers: map[int]time.Time{}},
+		departures: map[netip.Prefix]*departure{}, placed: map[netip.Prefix]string{},
+		rules: &rules{hops: map[netip.Addr]*hop{}, newcomers: map[int]time.Time{},
+			vteps: vtep.NewTable},
 	}
 	t.rules.setUnderlay(newUnderlay())
 	t.rules.workloadAt, t.rules.gatewayTo = t.workloadAt, t.gatewayTo
@@ -89,6 +99,7 @@ func (t *Target) SetServers(servers map[netip.Addr]string) {
 	if !maps.Equal(t.rules.servers, servers) {
 		t.rules.servers, t.rules.nearby.changed = servers, true
 		t.decideWorkloadsAgain()
+		t.decidePlacedAgain(isSingle)
 	}
 }
 
@@ -275,7 +286,17 @@ func (t *Target) updateMissing() {
 }
 
 // Synced sets whether the datastore and BGP are both in sync, so that unwanted routes may be removed.
-func (t *Target) Synced(yes bool) { t.table.Prune(yes) }
+func (t *Target) Synced(yes bool) {
+	t.synced = yes
+	t.updatePrune()
+}
+
+// updatePrune sets whether unwanted routes may be removed: the source of each pool's routes has been read as a whole.
+func (t *Target) updatePrune() {
+	needed := !t.policyOnly &&
+		slices.ContainsFunc(t.rules.config.Pools, func(p ippool.Pool) bool { return byIPAM(&p) })
+	t.table.Prune(t.synced && (t.placesSynced || !needed))
+}
 
 // Retry makes the next Flush retry failed steps, and read everything again.
 func (t *Target) Retry() {
@@ -337,6 +358,7 @@ func (t *Target) readAll(now time.Time) error {
 	}
 	if !maps.Equal(own, t.rules.own) || !maps.Equal(gateways, t.rules.rib.gateways) {
 		t.decideWorkloadsAgain()
+		t.decidePlacedAgain(isSingle)
 	}
 	t.resync.lastErr, t.resync.last = err, now
 	if err != nil {
@@ -395,6 +417,7 @@ func (t *Target) decideLinkAgain(name string) {
 func (t *Target) resolveAgain() {
 	clear(t.decided)
 	t.rules.nearby.changed = true
+	t.followGateways()
 	changed := map[netip.Addr]bool{}
 	for nh, h := range t.rules.hops {
 		if t.rules.refresh(nh, h) {
@@ -411,6 +434,11 @@ func (t *Target) resolveAgain() {
 			t.decideRowAgain(t.table.rows.putPlace(placeOfStatic(r)))
 		}
 	}
+	t.decidePlacedAgain(func(p netip.Prefix, node string) bool {
+		address := t.rules.vteps(familyOf(p)).Address(node)
+		used[address] = true
+		return changed[address]
+	})
 	hits := map[uint32]bool{} // by the number of the learned data
 	t.decideLearnedAgain(func(_ netip.Prefix, learned uint32) bool {
 		hit, known := hits[learned]
@@ -436,6 +464,15 @@ func (t *Target) decideDirty() {
 		return
 	}
 	now := t.now()
+	if len(t.tunnels) > 0 { // the kernel refuses a gateway that another device's route covers
+		isTunnel := func(n uint32) int {
+			if t.extrasAtRow(n).tunnel != "" {
+				return 0
+			}
+			return 1
+		}
+		slices.SortStableFunc(t.dirty, func(a, b uint32) int { return isTunnel(a) - isTunnel(b) })
+	}
 	for _, n := range t.dirty {
 		t.table.notify(n)
 		t.table.row(n).flags &^= rowUndecided
@@ -445,9 +482,12 @@ func (t *Target) decideDirty() {
 			route, note = 0, t.departures[p].note()
 		}
 		t.table.setDesiredIn(n, route)
-		if s.note != note {
+		if note != "" || t.table.row(n).is(rowExtras) {
 			x := t.extrasOf(n)
-			if x.note, x.since = note, now; x.none() {
+			if x.note != note {
+				x.note, x.since = note, now
+			}
+			if x.none() {
 				t.dropExtras(n)
 			}
 		}

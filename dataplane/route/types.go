@@ -79,6 +79,7 @@ const (
 	SourceBlock    Source = "block"
 	SourceWorkload Source = "workload"
 	SourceStatic   Source = "static" // to a peer that is reached by a gateway
+	SourceIPAM     Source = "ipam"   // to the node that has the addresses, by IPAM's blocks
 	SourceNone     Source = ""       // not desired
 )
 

@@ -10,6 +10,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/dataplane/vtep"
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -20,6 +21,10 @@ func TestWaysToANextHop(t *testing.T) {
 	f := testKernel()
 	target, _ := testTarget(f)
 	nh := addr("10.2.0.9")
+	vteps := vtep.NewTable(model.IPv4)
+	vteps.Set("n2", &model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: "10.2.0.9/24"},
+		IPv4VXLANTunnelAddr: "10.245.2.1"}})
+	target.rules.vteps = func(model.Family) *vtep.Table { return vteps }
 	text := func(device string) string {
 		w := target.rules.reach(nh, device)
 		if len(w.hops) == 0 {
@@ -29,7 +34,7 @@ func TestWaysToANextHop(t *testing.T) {
 			target.rules.linkName)
 	}
 	const byTunnel = "10.245.2.0/26 via 10.2.0.9 dev tunl0 onlink proto 0"
-	const bySecond = "10.245.2.0/26 via 10.2.0.9 dev vxlan.calico onlink proto 0"
+	const bySecond = "10.245.2.0/26 via 10.245.2.1 dev vxlan.calico onlink proto 0"
 	step := func(what, direct, tunnel, other string) {
 		t.Helper()
 		_, _, _ = target.Flush()

@@ -2356,7 +2356,7 @@ type Route struct {
 	Actual        []string               `protobuf:"bytes,3,rep,name=actual,proto3" json:"actual,omitempty"`   // the routes in the kernel, a desired one first
 	Phase         string                 `protobuf:"bytes,4,opt,name=phase,proto3" json:"phase,omitempty"`     // "pending", "applied", "failed", "blocked", "leftover" or "removing"
 	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
-	Source        string                 `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"` // of the desired route: "bgp", "block", "workload"; empty for none
+	Source        string                 `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"` // of the desired route: "bgp", "ipam", "block", "workload", "static"; empty for none
 	SinceUnixMs   int64                  `protobuf:"varint,7,opt,name=since_unix_ms,json=sinceUnixMs,proto3" json:"since_unix_ms,omitempty"`
 	NextHops      []string               `protobuf:"bytes,8,rep,name=next_hops,json=nextHops,proto3" json:"next_hops,omitempty"` // learned by BGP
 	Endpoint      string                 `protobuf:"bytes,9,opt,name=endpoint,proto3" json:"endpoint,omitempty"`                 // namespace/name of the workload endpoint behind it

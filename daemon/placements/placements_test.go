@@ -1,0 +1,138 @@
+package placements
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/controllers/memory"
+	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/ipam/placement"
+)
+
+// agent has what was passed on.
+type agent struct {
+	mu     sync.Mutex
+	nodes  map[netip.Prefix]string
+	synced bool
+	calls  int
+}
+
+func (a *agent) Place(changes []route.Place, synced bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.synced, a.calls = synced, a.calls+1
+	for _, c := range changes {
+		if c.Node == "" {
+			delete(a.nodes, c.Prefix)
+		} else {
+			a.nodes[c.Prefix] = c.Node
+		}
+	}
+}
+
+func (a *agent) has(want map[netip.Prefix]string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.synced || !maps.Equal(a.nodes, want) {
+		return fmt.Errorf("synced %t, nodes %v; want %v", a.synced, a.nodes, want)
+	}
+	return nil
+}
+
+func (a *agent) isSynced() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.synced
+}
+
+func pool(mode v3.VXLANMode) *model.Object {
+	p := &model.IPPool{}
+	p.Spec.CIDR, p.Spec.VXLANMode = "10.244.0.0/16", mode
+	return model.NewObject(model.ResourceKey(model.KindIPPool, "p"), p)
+}
+
+func block(cidr, node, borrower string) *model.Object {
+	affinity, zero := "host:"+node, 0
+	b := &model.Block{CIDR: netip.MustParsePrefix(cidr), Affinity: &affinity}
+	if borrower != "" {
+		b.Allocations = []*int{&zero}
+		b.Attributes = []model.BlockAttribute{{Secondary: map[string]string{"node": borrower}}}
+	}
+	return model.NewObject(model.BlockKey(b.CIDR), b)
+}
+
+// The nodes of blocks and of borrowed addresses are passed on while there is a pool with VXLAN, and no block is read
+// without one.
+func TestFollows(t *testing.T) {
+	store := memory.New(pool(v3.VXLANModeNever), block("10.244.1.0/30", "n1", ""))
+	tables := datastore.NewTables(zap.NewNop(), "n1")
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	group.Go(func() { _ = tables.Run(ctx, store, model.KindIPPool) })
+	a := &agent{nodes: map[netip.Prefix]string{}}
+	p := &Part{store: store, tables: tables, log: zap.NewNop(), agent: a, placed: map[model.Key]*placement.Placement{}}
+	group.Go(func() { _ = p.Run(ctx) })
+	await := func(rule string, want ...string) {
+		t.Helper()
+		nodes := map[netip.Prefix]string{}
+		for i := 0; i < len(want); i += 2 {
+			nodes[netip.MustParsePrefix(want[i])] = want[i+1]
+		}
+		err := a.has(nodes)
+		for end := time.Now().Add(20 * time.Second); err != nil && time.Now().Before(end); err = a.has(nodes) {
+			time.Sleep(5 * time.Millisecond) // for the part
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", rule, err)
+		}
+	}
+	if _, err := tables.WaitInSync(ctx); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond) // longer than a block takes to be passed on
+	if a.calls != 0 {
+		t.Errorf("without VXLAN %v is passed on", a.nodes)
+	}
+	store.Put(pool(v3.VXLANModeAlways))
+	await("VXLAN", "10.244.1.0/30", "n1")
+	store.Put(block("10.244.2.0/30", "n2", "n3"))
+	await("a new block, with a borrowed address", "10.244.1.0/30", "n1", "10.244.2.0/30", "n2", "10.244.2.0/32", "n3")
+	store.Put(block("10.244.2.0/30", "n1", ""))
+	await("another node", "10.244.1.0/30", "n1", "10.244.2.0/30", "n1")
+	store.Put(pool(v3.VXLANModeNever))
+	for tables.Snapshot().Get(pool("").Key).Value.(*model.IPPool).Spec.VXLANMode != v3.VXLANModeNever {
+		time.Sleep(time.Millisecond) // for the tables
+	}
+	for end := time.Now().Add(20 * time.Second); a.isSynced() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond) // for the part
+	}
+	if a.isSynced() {
+		t.Error("blocks count as read though nothing follows them")
+	}
+	store.Remove(block("10.244.1.0/30", "", "").Key)
+	store.Put(pool(v3.VXLANModeCrossSubnet))
+	await("a block that went while there was no VXLAN", "10.244.2.0/30", "n1")
+}
+
+func TestRemovalsFirst(t *testing.T) {
+	p := netip.MustParsePrefix("10.244.2.0/32")
+	gone, come := route.Place{Prefix: p}, route.Place{Prefix: p, Node: "n3"}
+	for _, list := range [][]route.Place{{gone, come}, {come, gone}} {
+		a := &agent{nodes: map[netip.Prefix]string{}}
+		if a.Place(removalsFirst(list), true); a.nodes[p] != "n3" {
+			t.Errorf("the address is on %v", a.nodes)
+		}
+	}
+}

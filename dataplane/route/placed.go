@@ -1,0 +1,251 @@
+package route
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/overlay"
+	"github.com/manxnet/manx/dataplane/vtep"
+	"github.com/manxnet/manx/datastore/ippool"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// byIPAM reports whether routes to the addresses of a pool follow from IPAM's blocks. Those of VXLAN do, as in Calico:
+// they need no BGP, and a route reflector may have another next hop than the node.
+func byIPAM(pool *ippool.Pool) bool { return pool.Encapsulation() == ippool.VXLAN }
+
+// Place is a prefix with the node that has it, by IPAM's blocks; without a Node it is on none any more.
+type Place struct {
+	Prefix netip.Prefix
+	Node   string
+}
+
+// Place takes over on which nodes prefixes are, by IPAM's blocks.
+func (t *Target) Place(changes []Place) {
+	for _, c := range changes {
+		if c.Node == "" {
+			delete(t.placed, c.Prefix)
+		} else {
+			t.placed[c.Prefix] = c.Node
+		}
+		t.setPlaced(c.Prefix, remoteOf, c.Node)
+	}
+}
+
+// SetPlacesSynced sets whether all blocks have been read.
+func (t *Target) SetPlacesSynced(yes bool) {
+	t.placesSynced = yes
+	t.updatePrune()
+}
+
+// setPlaced sets the node of a prefix; empty: it has none. The own node needs no route to itself, and in pools without
+// VXLAN others decide.
+func (t *Target) setPlaced(p netip.Prefix, field func(*extras) *string, node string) {
+	if node == t.rules.node || !byIPAM(t.rules.config.Pools.Of(p)) {
+		node = ""
+	}
+	n := t.table.rows.findPlace(inMain(p))
+	if n == 0 && node == "" || n != 0 && *field(t.extrasAtRow(n)) == node {
+		return
+	}
+	if n == 0 {
+		n = t.table.rows.putPlace(inMain(p))
+	}
+	*field(t.extrasOf(n)) = node
+	t.decideRowAgain(n)
+}
+
+// extrasAtRow returns the extras of a row, which must not be changed.
+func (t *Target) extrasAtRow(n uint32) *extras {
+	if t.table.row(n).is(rowExtras) {
+		return t.extras[n]
+	}
+	return noExtras
+}
+
+// followVTEPs takes over the tunnel endpoints of the cluster's nodes.
+func (t *Target) followVTEPs() {
+	tunnels := map[netip.Prefix]string{}
+	for v := range t.rules.vteps(model.IPv6).All() {
+		// The kernel refuses a gateway that another device's route covers, and the tunnel address of a node is usually
+		// in one of its blocks. IPv4 has no such check.
+		tunnels[netip.PrefixFrom(v.Tunnel, v.Tunnel.BitLen())] = v.Node
+	}
+	for p := range t.tunnels {
+		if _, still := tunnels[p]; !still {
+			t.setPlaced(p, tunnelOf, "")
+		}
+	}
+	t.tunnels = tunnels
+	was := t.endpoints
+	t.endpoints = map[endpointKey]endpoint{}
+	t.decidePlacedAgain(func(p netip.Prefix, node string) bool {
+		k := endpointKey{node, familyOf(p)}
+		now, known := t.endpoints[k]
+		if !known {
+			table := t.rules.vteps(k.family)
+			v, err := table.Of(node)
+			now = endpoint{table.Address(node), v, fmt.Sprint(err)}
+			t.endpoints[k] = now
+		}
+		return now != was[k] || p.IsSingleIP() // which may be a node's address, see refuseToPlace
+	})
+	t.changedLinks = true // gateways
+}
+
+// endpoint is the state of a node's tunnel endpoint, from which its routes were decided.
+type endpoint struct {
+	address netip.Addr
+	vtep    vtep.VTEP
+	err     string
+}
+
+type endpointKey struct {
+	node   string
+	family model.Family
+}
+
+func remoteOf(x *extras) *string { return &x.remote }
+func tunnelOf(x *extras) *string { return &x.tunnel }
+
+// decidePlacedAgain marks placed prefixes for a new decision: those for which selects is true.
+func (t *Target) decidePlacedAgain(selects func(p netip.Prefix, node string) bool) {
+	again := func(list map[netip.Prefix]string, field func(*extras) *string) {
+		for p, node := range list {
+			if selects(p, node) {
+				t.setPlaced(p, field, node)
+				t.decideAgain(p)
+			}
+		}
+	}
+	again(t.tunnels, tunnelOf)
+	again(t.placed, remoteOf)
+}
+
+// placed is the decision about a prefix that another node has.
+func (r *rules) placed(p netip.Prefix, node string) (*kernel.Route, string) {
+	pool, family := r.config.Pools.Of(p), familyOf(p)
+	table := r.vteps(family)
+	address := table.Address(node)
+	switch {
+	case !address.IsValid():
+		return nil, fmt.Sprintf("node %s has no IPv%d address in its Node (spec.bgp)", node, family)
+	case r.own.Has(address):
+		r.reach(address, directly) // to notice when it is the host's no more
+		return nil, fmt.Sprintf("node %s has the address %s, which is this host's", node, address)
+	}
+	if why := r.refuseToPlace(p, node); why != "" {
+		return nil, why
+	}
+	route := &kernel.Route{Dst: p, Metric: staticMetric4, Protocol: kernel.ProtocolCalico, Type: kernel.Unicast}
+	if family == model.IPv6 {
+		route.Metric = staticMetric6
+	}
+	device := pool.Reach(r.config.node(address), address).Device()
+	if device == directly {
+		w := r.reach(address, directly)
+		route.NextHops = w.hops
+		return orNone(route, w.reason)
+	}
+	v, err := table.Of(node)
+	if err != nil {
+		return nil, err.Error()
+	}
+	w := r.reach(address, device)
+	switch {
+	case p.Contains(address):
+		return nil, fmt.Sprintf("node %s has the address %s, which is in %s itself: the tunnel would lead through "+
+			"itself", node, address, p)
+	case len(w.hops) == 0:
+		return nil, w.missing(pool)
+	}
+	route.Protocol, route.NextHops = r.config.workloadProtocol(), w.hops
+	if p.Addr() == v.Tunnel && p.IsSingleIP() { // it is on the link
+		route.NextHops = []kernel.NextHop{{Link: w.hops[0].Link}}
+		if family == model.IPv4 {
+			route.Scope = kernel.ScopeLink
+		}
+	}
+	return route, ""
+}
+
+// refuseToPlace returns why a prefix is never routed to another node, whoever wrote that the node has it; empty if it
+// may be. See reserved for the addresses of local workloads.
+func (r *rules) refuseToPlace(p netip.Prefix, node string) string {
+	if why := r.ownership.Refuse(p); why != "" {
+		return why
+	}
+	for hop := range r.rib.gateways {
+		if p.Contains(hop.Gateway) && !r.isWorkload(hop.Link) {
+			return fmt.Sprintf("%s is a gateway of this host", hop.Gateway)
+		}
+	}
+	if !p.IsSingleIP() {
+		return ""
+	}
+	if server := r.servers[p.Addr()]; server != "" {
+		return fmt.Sprintf("%s is the address of %s", p.Addr(), server)
+	}
+	if v, err := r.vteps(familyOf(p)).At(p.Addr()); err == nil && v.Node != node {
+		return fmt.Sprintf("%s is the address of node %s", p.Addr(), v.Node)
+	}
+	return ""
+}
+
+func isSingle(p netip.Prefix, _ string) bool { return p.IsSingleIP() }
+
+// followGateways decides again about placed prefixes with gateways of the host that came or went.
+func (t *Target) followGateways() {
+	fresh := map[netip.Addr]bool{}
+	for hop := range t.rules.rib.gateways {
+		if !t.rules.isWorkload(hop.Link) {
+			fresh[hop.Gateway] = true
+		}
+	}
+	was := t.gateways
+	if t.gateways = fresh; maps.Equal(was, fresh) {
+		return
+	}
+	t.decidePlacedAgain(func(p netip.Prefix, _ string) bool {
+		for _, set := range []map[netip.Addr]bool{was, fresh} {
+			for a := range set {
+				if was[a] != fresh[a] && p.Contains(a) {
+					return true
+				}
+			}
+		}
+		return false
+	})
+}
+
+func orNone(r *kernel.Route, reason string) (*kernel.Route, string) {
+	if len(r.NextHops) == 0 {
+		return nil, reason
+	}
+	return r, reason
+}
+
+func familyOf(p netip.Prefix) model.Family {
+	if p.Addr().Is4() {
+		return model.IPv4
+	}
+	return model.IPv6
+}
+
+// gatewayOn returns the gateway of routes through a tunnel device to the node with an address, or why there is none.
+func (r *rules) gatewayOn(device string, node netip.Addr) (netip.Addr, error) {
+	if !overlay.HasVTEPs(device) {
+		return node, nil
+	}
+	family := model.IPv4
+	if node.Is6() {
+		family = model.IPv6
+	}
+	v, err := r.vteps(family).At(node)
+	if err == nil && r.own.Has(v.Tunnel) {
+		err = fmt.Errorf("node %s has published %s, which is this host's, as its tunnel address", v.Node, v.Tunnel)
+	}
+	return v.Tunnel, err
+}
