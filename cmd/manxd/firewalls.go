@@ -169,6 +169,10 @@ func (p *firewallsPart) addTunnels(all *hostfirewall.Host, r model.Reader) {
 			continue
 		}
 		packets, before := o.Packets(&felix), len(all.Local)
+		var state uint32 // of a new connection
+		if packets.Untracked {
+			state = hostfirewall.StateUntracked
+		}
 		for key, n := range model.All[model.Node](r, model.KindNode) {
 			a := n.Spec.BGP.Address(o.Family).Addr()
 			if !a.IsValid() || key.Name == p.Node.Name {
@@ -178,7 +182,7 @@ func (p *firewallsPart) addTunnels(all *hostfirewall.Host, r model.Reader) {
 				Packet: hostfirewall.Packet{
 					In:     hostfirewall.Interface{Name: uplinks[0]}, // all of them get a route by the first uplink
 					Source: netip.PrefixFrom(a, a.BitLen()), Destination: netip.PrefixFrom(a, 0).Masked(),
-					Protocol: packets.Protocol, DestinationPort: packets.Port}})
+					Protocol: packets.Protocol, DestinationPort: packets.Port, State: state}})
 		}
 		if len(all.Local) > before {
 			all.Uplinks = append(all.Uplinks, o.Device)

@@ -279,11 +279,12 @@ func (t *Target) readLinks() {
 		return
 	}
 	t.haveLinks, t.linksDue, t.tunnelDue, t.ownDue, t.linksErr, t.moved = true, false, false, false, nil, true
-	names, list, tunnels := map[int]string{}, map[string][]netip.Addr{}, map[string]bool{}
+	names, list, tunnels := map[int]string{}, map[string][]netip.Addr{},
+		map[string]policy.TunnelDevice{}
 	for _, l := range links {
 		names[l.Index], list[l.Name] = l.Name, nil
 		if overlay.IsDevice(l.Name) {
-			tunnels[l.Name] = l.Up
+			tunnels[l.Name] = policy.TunnelDevice{Up: l.Up, Port: l.VXLAN.Port, VNI: l.VXLAN.VNI}
 		}
 	}
 	for _, x := range addresses {

@@ -261,6 +261,39 @@ func TestTheTunnelIsGuardedWhileItIsUp(t *testing.T) {
 	guarded("it went while events were lost", target, false)
 }
 
+// A VXLAN device with another network than the settings is guarded until it is made again.
+func TestADeviceIsGuardedAsItIs(t *testing.T) {
+	rules, l := kerneltest.NewRules(), &links{Kernel: kerneltest.New()}
+	target, h := newTarget(rules, l, nil), state()
+	o := model.NewObject(model.ResourceKey(model.KindIPPool, "p"),
+		&model.IPPool{Spec: model.IPPoolSpec{CIDR: "10.0.0.0/16", VXLANMode: v3.VXLANModeAlways}})
+	h.Take(hoststate.State{Reader: model.NewSet(o), Changed: []model.Key{o.Key}})
+	target.SetState(h)
+	if _, _, err := target.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for _, vni := range []uint32{5, 6} {
+		tunnel := kernel.Link{Index: 7, Name: "vxlan.calico", Kind: "vxlan", Up: true,
+			VXLAN: kernel.VXLAN{VNI: vni, Port: 9999}}
+		l.PutLink(tunnel)
+		target.Handle([]kernel.Event{{Type: kernel.EventLink, Link: tunnel}})
+		if _, _, err := target.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range []struct {
+			port    uint16
+			vni     uint32
+			guarded bool
+		}{{9999, vni, true}, {4789, 4096, true}, {9999, 7, false}, {4789, vni, false}} {
+			p := ruleset.Packet{In: "eth0", Source: netip.MustParseAddr("192.0.2.3"), Protocol: 17,
+				Destination: netip.MustParseAddr("192.0.2.1"), DestinationPort: x.port, VXLAN: true, VNI: x.vni}
+			if got := !target.Calculator().Table().EvalInput(nil, p, nil).Accepted(); got != x.guarded {
+				t.Errorf("device with VNI %d: %+v: guarded %t", vni, x, got)
+			}
+		}
+	}
+}
+
 // connections cannot be changed a few times.
 type connections struct {
 	failures  int

@@ -1,6 +1,7 @@
 package hostfirewall
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -133,9 +134,9 @@ func (f *finder) between(from, to Workload) {
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// add evaluates new connections of packets.
+// add evaluates new connections of packets, unless they have another state.
 func (f *finder) add(p Packet, what, iface string) {
-	p.State, p.Marks = StateNew, f.marks
+	p.State, p.Marks = cmp.Or(p.State, StateNew), f.marks
 	dropped, _ := Judge(f.tables, p)
 	for _, d := range dropped {
 		i := slices.IndexFunc(f.found, func(x *found) bool {

@@ -29,7 +29,9 @@ var node = Host{
 		{"cali2", []netip.Addr{addr("10.244.1.2")}}},
 	Uplinks: []string{"eth0"}, Pools: []netip.Prefix{prefix("10.244.0.0/16"), prefix("fd00::/48")},
 	Local: []LocalPackets{{"BGP from 10.0.0.1", Packet{In: Interface{Name: "eth0"}, Source: prefix("10.0.0.1/32"),
-		Destination: prefix("0.0.0.0/0"), Protocol: protocolTCP, DestinationPort: 179}}},
+		Destination: prefix("0.0.0.0/0"), Protocol: protocolTCP, DestinationPort: 179}},
+		{"VXLAN from other nodes", Packet{In: Interface{Name: "eth0"}, Source: prefix("10.0.0.1/32"),
+			Destination: prefix("0.0.0.0/0"), Protocol: protocolUDP, DestinationPort: 4789, State: StateUntracked}}},
 }
 
 const (
@@ -42,9 +44,12 @@ func TestFindings(t *testing.T) {
 	input := forward(true)
 	input.Chains["INPUT"] = input.Chains["FORWARD"]
 	input.Chains["INPUT"].Base.Hook = "input"
-	port := Match{Field: DestinationPort, Values: []Value{{Low: 179, High: 179}}}
+	port := Match{Field: DestinationPort, Values: []Value{{Low: 179, High: 179}, {Low: 4789, High: 4789}}}
 	inputWithPort := forward(true, Rule{Matches: []Match{port}, Verdict: Accept})
 	inputWithPort.Chains["FORWARD"].Base.Hook = "input"
+	newAlone := forward(true, Rule{Matches: []Match{{Field: State, Mask: StateNew, Not: true,
+		Values: []Value{{}}}}, Verdict: Accept})
+	newAlone.Chains["FORWARD"].Base.Hook = "input"
 	six := forward(true)
 	six.Family = "ip6"
 	for _, c := range []struct {
@@ -72,8 +77,9 @@ func TestFindings(t *testing.T) {
 			Matches: []Match{{Field: Protocol, Values: []Value{{Low: 1, High: 1}}}}}),
 			strings.Join([]string{toOthers, fromOthers, here}, "; ")},
 		{"IPv6 alone", six, "of cali1, to other nodes through eth0; of cali1, from other nodes through eth0"},
-		{"what the node gets", input, "BGP from 10.0.0.1"},
-		{"the port is open", inputWithPort, ""},
+		{"what the node gets", input, "BGP from 10.0.0.1; VXLAN from other nodes"},
+		{"the ports are open", inputWithPort, ""},
+		{"for new connections alone", newAlone, "VXLAN from other nodes"},
 	} {
 		var got []string
 		for _, f := range Find([]*Table{c.table}, node) {

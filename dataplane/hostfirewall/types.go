@@ -69,8 +69,9 @@ const (
 
 // States of a connection.
 const (
-	stateInvalid = 1
-	StateNew     = 8
+	stateInvalid   = 1
+	StateNew       = 8
+	StateUntracked = 64
 )
 
 // Match is a condition: the field has one of the values, or with Not none of them.
@@ -98,7 +99,7 @@ type Packet struct {
 	Protocol        uint8
 	SourcePort      uint16
 	DestinationPort uint16
-	State           uint32
+	State           uint32 // 0 in LocalPackets: of a new connection
 	Marks           uint32 // bits of the mark that the packets may have; 0: Calico's standard ones
 }
 

@@ -10,6 +10,10 @@ type Packets struct {
 	Protocol uint8
 	// Port is the UDP port to which they are sent, 0 for a protocol without ports.
 	Port uint16
+	// VNI is the network in their VXLAN header; 0: they have none. Other programs may use the port for other networks.
+	VNI uint32
+	// Untracked: source ports differ by packet and direction, so that connection tracking would see no connections.
+	Untracked bool
 	// FromWorkloads: the cluster lets workloads send such packets, too.
 	FromWorkloads bool
 }
@@ -31,7 +35,7 @@ func ipipPackets(f *model.FelixConfigurationSpec) Packets {
 }
 
 func vxlanPackets(f *model.FelixConfigurationSpec) Packets {
-	p := Packets{Name: "VXLAN", Protocol: protoUDP, Port: portVXLAN,
+	p := Packets{Name: "VXLAN", Protocol: protoUDP, Port: portVXLAN, VNI: vni(f), Untracked: true,
 		FromWorkloads: is(f.AllowVXLANPacketsFromWorkloads)}
 	if port := f.VXLANPort; port != nil && *port > 0 && *port <= 65535 {
 		p.Port = uint16(*port)

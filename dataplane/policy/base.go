@@ -359,36 +359,6 @@ func (s *settings) toHostRules() []ruleset.Rule {
 	return rules
 }
 
-func (c *Calculator) settleTunnels() {
-	if c.tunnels.dirty {
-		c.writeTunnels()
-	}
-}
-
-// writeTunnels writes the chain for tunnelled packets that come to this host.
-func (c *Calculator) writeTunnels() {
-	c.table.SetChain(&ruleset.Chain{Name: "input-tunnels", Origin: Stage{Subject: HostItself},
-		Base: base(ruleset.Input, -1), Rules: c.settings.foreignTunnels(c.tunnels.up)})
-	c.tunnels.dirty = false
-}
-
-// foreignTunnels drops tunnelled packets that do not come from a node of the cluster. A device takes packets from
-// anyone while it is up, and it stays up when its overlay is no longer in use: some nodes learn of that later.
-func (s *settings) foreignTunnels(up map[string]bool) (rules []ruleset.Rule) {
-	for _, t := range s.tunnels {
-		if t.used || up[t.device] {
-			rules = append(rules, ruleset.Rule{
-				Matches: t.matches(ruleset.Match{Field: ruleset.DestinationLocal},
-					ruleset.Match{Field: ruleset.Source, Not: true, Set: t.nodes()}),
-				Verdict:   ruleset.Verdict{Action: ruleset.Drop},
-				Comment:   t.packets.Name + " from a host that is no node",
-				CountedBy: droppedTunnel.Counter(),
-			})
-		}
-	}
-	return rules
-}
-
 // serviceLoop stops packets to untranslated addresses of services: their route would lead in circles. No host answers
 // them, so established connections need no check.
 func (s *settings) serviceLoop() []ruleset.Rule {

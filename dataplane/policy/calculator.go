@@ -171,11 +171,11 @@ func (c *Calculator) SetInterfaces(links map[string][]netip.Addr) {
 	c.hosts.links = links
 }
 
-// SetTunnels sets which devices of overlays are up on this host, whoever uses them. It takes effect at the next Update
-// or Settle.
-func (c *Calculator) SetTunnels(up map[string]bool) {
-	c.tunnels.dirty = c.tunnels.dirty || !maps.Equal(up, c.tunnels.up)
-	c.tunnels.up = up
+// SetTunnels sets the devices of overlays that exist on this host, by name, whoever uses them. It takes effect at the
+// next Update or Settle.
+func (c *Calculator) SetTunnels(devices map[string]TunnelDevice) {
+	c.tunnels.dirty = c.tunnels.dirty || !maps.Equal(devices, c.tunnels.devices)
+	c.tunnels.devices = devices
 }
 
 // withoutWorkloads returns the interfaces that may have a host endpoint.

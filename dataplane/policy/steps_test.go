@@ -62,7 +62,8 @@ func differs(t *testing.T, order []step, seed uint64, rounds int) (different boo
 	c, set := New(Config{Node: testNode}), model.Set{}
 	c.steps = order
 	for range rounds {
-		links, up := uplinks[r.IntN(2)], map[string]bool{"tunl0": r.IntN(2) == 0}
+		links, devices := uplinks[r.IntN(2)], map[string]TunnelDevice{"tunl0": {Up: r.IntN(2) == 0},
+			"vxlan.calico": {Up: r.IntN(2) == 0, VNI: uint32(r.IntN(3))}}
 		var changed []model.Key
 		for range 1 + r.IntN(3) {
 			o := usable(r)
@@ -73,7 +74,7 @@ func differs(t *testing.T, order []step, seed uint64, rounds int) (different boo
 			}
 		}
 		c.SetInterfaces(links)
-		c.SetTunnels(up)
+		c.SetTunnels(devices)
 		c.Update(set, changed...)
 		for len(c.policies.waiting) > 0 {
 			c.Continue()
@@ -81,7 +82,7 @@ func differs(t *testing.T, order []step, seed uint64, rounds int) (different boo
 		c.Table().TakeChanges()
 		fresh := New(Config{Node: testNode})
 		fresh.SetInterfaces(links)
-		fresh.SetTunnels(up)
+		fresh.SetTunnels(devices)
 		fresh.Update(set)
 		if tableText(t, c) != tableText(t, fresh) {
 			return true

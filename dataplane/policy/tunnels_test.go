@@ -41,7 +41,7 @@ func TestASecondOverlay(t *testing.T) {
 		}
 		calc := New(Config{Node: testNode, Overlays: append(slices.Clone(overlay.All()), second)})
 		calc.SetInterfaces(map[string][]netip.Addr{"eth0": {here}})
-		calc.SetTunnels(map[string]bool{"second.test": c.up})
+		calc.SetTunnels(map[string]TunnelDevice{"second.test": {Up: c.up}})
 		calc.Update(model.NewSet(list...))
 		for from, want := range map[netip.Addr]bool{node: c.node, stranger: c.stranger} {
 			p := ruleset.Packet{In: "eth0", Source: from, Destination: here, Protocol: protoUDP, DestinationPort: 5555,

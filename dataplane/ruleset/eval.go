@@ -19,6 +19,9 @@ type Packet struct {
 	DSCP                        DSCP // that rules have set; they match nothing of it
 	// Fragment: it is the first part of a larger packet, or comes as parts whose addresses are these.
 	Fragment bool
+	// VXLAN: it is a datagram with a VXLAN header, of the network VNI.
+	VXLAN bool
+	VNI   uint32
 }
 
 // Host has the facts besides the table that a verdict depends on. A nil function has no facts.

@@ -84,6 +84,8 @@ func (r *run) compare(m *Match) (is, has bool) {
 		return p.ConnReplySource == m.Prefix.Addr(), p.ConnReplySource.BitLen() == m.Prefix.Addr().BitLen()
 	case Fragment:
 		return p.Fragment && !r.whole, true
+	case VNI:
+		return p.VNI == m.Low, p.VXLAN && p.Protocol == protoUDP
 	}
 	return false, false
 }

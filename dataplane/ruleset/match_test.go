@@ -24,6 +24,9 @@ func TestMatches(t *testing.T) {
 		DestinationPort: 443}
 	sctp := Packet{Source: addr("10.0.0.1"), Destination: addr("10.0.0.2"), Protocol: protoSCTP, DestinationPort: 443}
 	hop := Packet{Source: addr("fe80::1"), Destination: addr("fe80::2"), Protocol: protoICMPv6, HopLimit: 255}
+	udp53 := Packet{Source: addr("10.0.0.1"), Destination: addr("10.0.0.2"), Protocol: protoUDP, DestinationPort: 53}
+	vxlan := udp53
+	vxlan.DestinationPort, vxlan.VXLAN, vxlan.VNI = 4789, true, 4096
 	related := ping
 	related.State = ConnRelated
 	dnatted := six
@@ -62,6 +65,11 @@ func TestMatches(t *testing.T) {
 		{"hop limit", hop, Match{Field: HopLimit, Low: 255}, true},
 		{"another hop limit", hop, Match{Field: HopLimit, Low: 254}, false},
 		{"not another hop limit", hop, not(Match{Field: HopLimit, Low: 254}), true},
+		{"network of VXLAN", vxlan, Match{Field: VNI, Low: 4096}, true},
+		{"another network of VXLAN", vxlan, Match{Field: VNI, Low: 4097}, false},
+		{"not another network of VXLAN", vxlan, not(Match{Field: VNI, Low: 4097}), true},
+		{"a datagram without VXLAN has no network", udp53, Match{Field: VNI}, false},
+		{"a datagram without VXLAN has no network that is another", udp53, not(Match{Field: VNI, Low: 4096}), false},
 		{"a missing set", ping, inSet(Source, "none"), false},
 		{"not in a missing set", ping, not(inSet(Source, "none")), false},
 		{"an unknown field", ping, Match{Field: 99, Not: true}, false},

@@ -173,6 +173,8 @@ func (m *Match) text(c context) string {
 		return fmt.Sprintf("%s %s%d", map[uint32]string{4: "ip ttl", 6: "ip6 hoplimit"}[c.family], m.not(), m.Low)
 	case Fragment:
 		return m.fragmentText(c)
+	case VNI:
+		return fmt.Sprintf("@th,96,24 %s0x%x", m.not(), m.Low)
 	}
 	return fmt.Sprintf("field %d", m.Field)
 }

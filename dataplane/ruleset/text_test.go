@@ -95,6 +95,9 @@ func anyHookRules() []named {
 		rule("ip frag-off & 0x3fff == 0x0 accept", accept, ipv4, Match{Field: Fragment, Not: true}),
 		rule("exthdr frag exists accept", accept, ipv6, match(Fragment)),
 		rule("exthdr frag missing accept", accept, ipv6, Match{Field: Fragment, Not: true}),
+		rule("meta l4proto udp @th,96,24 0x1000 accept", accept, udp, Match{Field: VNI, Low: 4096}),
+		rule("udp dport 4789 @th,96,24 != 0xffffff accept", accept, udp, Match{Field: DestinationPort, Low: 4789},
+			Match{Field: VNI, Low: 1<<24 - 1, Not: true}),
 		rule("continue", Verdict{}),
 		{Rule{Counter: true}, "counter"},
 		{Rule{CountedBy: "dropped-policy", Verdict: verdict(Drop)}, `counter name "dropped-policy" drop`},
@@ -195,7 +198,7 @@ func TestRuleText(t *testing.T) {
 
 // A name without a rendered rule is a missing case.
 func TestEveryFieldAndActionHasText(t *testing.T) {
-	for f := Family; f <= Fragment; f++ {
+	for f := Family; f <= VNI; f++ {
 		if text := (Match{Field: f}).String(); strings.HasPrefix(text, "field") {
 			t.Errorf("field %d: %s", f, text)
 		}

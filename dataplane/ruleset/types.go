@@ -101,6 +101,7 @@ const (
 	// a part of a larger packet; needs a Match of Family before it. Connection tracking puts the parts together, so
 	// that no chain after it (priority -400 at Prerouting and Output) sees any
 	Fragment
+	VNI // [Low] the network of a VXLAN header (RFC 7348) in a datagram; needs a Match of Protocol UDP before it
 )
 
 // Bits of ConnState and ConnStatus, as the kernel has them.

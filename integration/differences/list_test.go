@@ -35,6 +35,7 @@ var themes = []theme{
 	{"Filters", filters},
 	{"Services", services},
 	{"Routes in the kernel", kernelRoutes},
+	{"Overlays", overlays},
 	{"Status and registration", registration},
 }
 

@@ -154,6 +154,22 @@ var kernelRoutes = []difference{
 		shown: "bgp/speaker TestReadyDoesNotWaitForPeersThatAreDown"},
 }
 
+var overlays = []difference{
+	{name: "VXLAN of another program on the port of the nodes'", calico: "dropped, unless a node sends it",
+		manx:  "left alone: the rules compare the network (VNI)",
+		why:   "The kernel hands it to the other program's device.",
+		shown: "dataplane TestVXLANPacketsInTheKernel"},
+	{name: "connection tracking of datagrams to `vxlanPort`", calico: "none is tracked",
+		manx:  "VXLAN between this host and nodes is not tracked, all others are",
+		why:   "An answer to a port that is 4789 by chance needs its connection.",
+		shown: "dataplane/policy TestVXLANPackets"},
+	{name: "`vxlanEnabled: false` or `ipipEnabled: false` beside a pool that needs the overlay",
+		calico: "no routes, without a word", manx: "no routes; a notice and each route's reason say so",
+		why: "Pods are cut off.", shown: "cmd/manxd TestNoticesOfOverlays"},
+	{name: "MTU of the first pods of a node with VXLAN", calico: "leaves room for the headers",
+		why: "A pod keeps its MTU.", shown: "dataplane/overlay TestMTUBeforeTheTunnel"},
+}
+
 var registration = []difference{
 	{name: "readiness", calico: "in the first 30 s all sessions must be up, later any of them",
 		manx:  "after a start each session has 15 s to come up and then to send its routes; later losses do not count",

@@ -63,6 +63,8 @@ func (e *encoder) match(m ruleset.Match) error {
 		e.compare(m.Not, []byte{byte(m.Low)})
 	case ruleset.Fragment:
 		return e.matchFragment(m)
+	case ruleset.VNI:
+		return e.matchVNI(m)
 	default:
 		return e.matchRoute(m)
 	}
@@ -307,6 +309,19 @@ func (e *encoder) matchFragment(m ruleset.Match) error {
 	default:
 		return fmt.Errorf("it matches fragments without a family before")
 	}
+	return nil
+}
+
+// matchVNI compares the network in a VXLAN header: of 24 bits, after the header of UDP with 8 bytes, and flags.
+func (e *encoder) matchVNI(m ruleset.Match) error {
+	if !e.hasPorts {
+		return fmt.Errorf("it matches a VNI without a protocol before that has ports")
+	}
+	if m.Low > 1<<24-1 {
+		return fmt.Errorf("the VNI %d has more than 24 bits", m.Low)
+	}
+	e.add(&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseTransportHeader, Offset: 12, Len: 3})
+	e.compare(m.Not, []byte{byte(m.Low >> 16), byte(m.Low >> 8), byte(m.Low)})
 	return nil
 }
 

@@ -53,6 +53,8 @@ var packetMatches = []ruleset.Match{
 	{Field: ruleset.DestinationLocal},
 	{Field: ruleset.SourceOfOutInterface},
 	{Field: ruleset.HopLimit, Low: 64},
+	{Field: ruleset.VNI, Low: 0x102a00},
+	{Field: ruleset.VNI, Low: 0x2a},
 }
 
 // sentPacket is a packet that the test sends: of UDP from port 4000, or of ICMP.
@@ -60,12 +62,15 @@ type sentPacket struct {
 	destination netip.AddrPort
 	typeCode    uint16
 	mark        uint32
+	vni         uint32
 }
 
 var sentPackets = []sentPacket{
 	{destination: netip.MustParseAddrPort("10.1.0.9:53")},
 	{destination: netip.MustParseAddrPort("10.1.0.9:80"), mark: 0x30000},
 	{destination: netip.MustParseAddrPort("[fd01::9]:53")},
+	{destination: netip.MustParseAddrPort("10.1.0.9:4789"), vni: 0x102a00},
+	{destination: netip.MustParseAddrPort("[fd01::9]:4789"), vni: 0x2a},
 	{destination: netip.MustParseAddrPort("10.1.0.9:0"), typeCode: 8 << 8},
 	{destination: netip.MustParseAddrPort("10.1.0.13:0"), typeCode: 8<<8 | 1},
 	{destination: netip.MustParseAddrPort("10.1.0.13:0"), typeCode: 3<<8 | 4, mark: 0x10000},
@@ -78,6 +83,7 @@ func (p sentPacket) packet() ruleset.Packet {
 		r.Source = addr("fd01::5")
 	}
 	r.Protocol, r.SourcePort, r.DestinationPort = unix.IPPROTO_UDP, 4000, p.destination.Port()
+	r.VXLAN, r.VNI = p.typeCode == 0, p.vni // any datagram of 8 bytes has a place for it
 	if p.typeCode != 0 {
 		r.Protocol, r.SourcePort, r.DestinationPort = unix.IPPROTO_ICMP, 0, 0
 		r.ICMPType, r.ICMPCode = uint8(p.typeCode>>8), uint8(p.typeCode)
@@ -94,6 +100,7 @@ func (p sentPacket) send() error {
 	family, kind, protocol := unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_UDP
 	var from, remote unix.Sockaddr
 	data := make([]byte, 8)
+	binary.BigEndian.PutUint32(data[4:], p.vni<<8)
 	if to.Is6() {
 		family = unix.AF_INET6
 		from, remote = &unix.SockaddrInet6{Port: 4000}, &unix.SockaddrInet6{Port: int(p.destination.Port()),
@@ -156,7 +163,7 @@ func packetTable() (*ruleset.Table, []string) {
 // needed are the matches that must come before m.
 func needed(m ruleset.Match) []ruleset.Match {
 	switch {
-	case m.Field == ruleset.SourcePort || m.Field == ruleset.DestinationPort:
+	case m.Field == ruleset.SourcePort || m.Field == ruleset.DestinationPort || m.Field == ruleset.VNI:
 		return []ruleset.Match{{Field: ruleset.Protocol, Low: unix.IPPROTO_UDP}}
 	case m.Field == ruleset.ICMP:
 		return []ruleset.Match{icmp}

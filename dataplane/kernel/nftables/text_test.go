@@ -25,6 +25,7 @@ var (
 	ipv4 = ruleset.Match{Field: ruleset.Family, Low: 4}
 	ipv6 = ruleset.Match{Field: ruleset.Family, Low: 6}
 	tcp  = ruleset.Match{Field: ruleset.Protocol, Low: 6}
+	udp  = ruleset.Match{Field: ruleset.Protocol, Low: 17}
 	icmp = ruleset.Match{Field: ruleset.Protocol, Low: 1}
 )
 
@@ -120,6 +121,9 @@ var ruleTexts = []ruleText{
 	{"fragment of IPv6", matching(ipv6, ruleset.Match{Field: ruleset.Fragment}), "exthdr frag exists"},
 	{"no fragment of IPv6", matching(ipv6, ruleset.Match{Field: ruleset.Fragment, Not: true}),
 		"exthdr frag missing"},
+	{"VNI", matching(udp, ruleset.Match{Field: ruleset.VNI, Low: 4096}), "meta l4proto udp @th,96,24 0x1000"},
+	{"not this VNI", matching(udp, ruleset.Match{Field: ruleset.DestinationPort, Low: 4789},
+		ruleset.Match{Field: ruleset.VNI, Not: true, Low: 1<<24 - 1}), "udp dport 4789 @th,96,24 != 0xffffff"},
 
 	{"limit of packets", ruleset.Rule{Over: ruleset.Limit{Packets: 100, Burst: 20}, Verdict: ruleset.Verdict{
 		Action: ruleset.Drop}}, "limit rate over 100/second burst 20 packets drop"},

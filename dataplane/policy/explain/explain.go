@@ -169,6 +169,11 @@ func (e *explanation) hop(node string, last bool) {
 		h := e.host(node, c)
 		p := e.packet
 		p.In, p.Out, p.Mark, p.State, p.Status = in, out, 0, ruleset.ConnNew, 0
+		if vxlan, is := c.AsVXLAN(p); is {
+			p = vxlan
+			e.note("a datagram to port %d is taken for one of the nodes' VXLAN, with VNI %d: rules about VXLAN "+
+				"between nodes match no other network", p.DestinationPort, p.VNI)
+		}
 		evaluate := c.Table().EvalForward
 		switch {
 		case in == "" && toHost:

@@ -30,18 +30,34 @@ func (e *explanation) route(node string) {
 		r.Prefix, r.Next = prefixOf(a.Destination.Address), "dev "+a.Destination.Interface
 	case a.Destination.isWorkload():
 		r.Prefix, r.Note = e.block(a.Destination)
-		if next := e.nodeAddress(a.Destination.Node, a.Destination.Address); next.IsValid() {
-			r.Next = "via " + next.String()
-			if device := e.tunnel(node, a.Destination); device != "" {
-				r.Next += " dev " + device
-			}
-		} else {
-			r.Next = "via node " + a.Destination.Node
-		}
+		r.Next = e.nextHop(node)
 	default:
 		r.Prefix, r.Next = prefixOf(a.Destination.Address), "the node's other routes"
 	}
 	a.Routes = append(a.Routes, r)
+}
+
+// nextHop is the way from a node to that of the destination: by VXLAN the gateway is the address of its tunnel.
+func (e *explanation) nextHop(node string) string {
+	d := e.answer.Destination
+	next, way := e.nodeAddress(d.Node, d.Address), e.reach(node, d)
+	if way.Encapsulation == ippool.VXLAN {
+		outer := next
+		if next = e.tunnelAddress(d.Node, way.Device()); !next.IsValid() {
+			e.note("node %s has published no address of %s: other nodes have no routes to its workloads yet", d.Node,
+				way.Device())
+		} else {
+			e.note("node %s sends it by VXLAN to node %s (%s)", node, d.Node, outer)
+		}
+	}
+	text := "via node " + d.Node
+	if next.IsValid() {
+		text = "via " + next.String()
+	}
+	if device := way.Device(); device != "" {
+		text += " dev " + device
+	}
+	return text
 }
 
 func prefixOf(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
@@ -71,16 +87,19 @@ func (e *explanation) nodeAddress(node string, same netip.Addr) netip.Addr {
 }
 
 // tunnel is the interface of the tunnel between a node and the node of a workload; empty for none.
-func (e *explanation) tunnel(node string, d End) string {
+func (e *explanation) tunnel(node string, d End) string { return e.reach(node, d).Device() }
+
+// reach is the encapsulation between a node and the node of a workload.
+func (e *explanation) reach(node string, d End) ippool.Reach {
 	if !d.isWorkload() || d.Node == node {
-		return ""
+		return ippool.Reach{}
 	}
 	var own netip.Prefix
 	if n := model.Get[model.Node](e.world.Objects, model.ResourceKey(model.KindNode, node)); n != nil {
 		own = n.Spec.BGP.Address(familyOf(d.Address))
 	}
 	pool := ippool.Read(e.world.Objects).OfAddress(d.Address)
-	return pool.Reach(own, e.nodeAddress(d.Node, d.Address)).Device()
+	return pool.Reach(own, e.nodeAddress(d.Node, d.Address))
 }
 
 func familyOf(a netip.Addr) model.Family {

@@ -19,6 +19,12 @@ func node(name string, bgp model.NodeBGPSpec) *model.Object {
 	return model.NewObject(model.ResourceKey(model.KindNode, name), &model.Node{Spec: model.NodeSpec{BGP: &bgp}})
 }
 
+// tunnelled is a node with addresses of its VXLAN devices.
+func tunnelled(name string, bgp model.NodeBGPSpec, four, six string) *model.Object {
+	return model.NewObject(model.ResourceKey(model.KindNode, name), &model.Node{Spec: model.NodeSpec{BGP: &bgp,
+		IPv4VXLANTunnelAddr: four, IPv6VXLANTunnelAddr: six}})
+}
+
 func pod(name, node string, networks ...string) *model.Object {
 	k := model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: name}
 	return model.NewObject(k, &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{
@@ -40,7 +46,8 @@ func fromAToB(t *testing.T, own4 string, six bool, more ...*model.Object) Route 
 	t.Helper()
 	objects := append(more,
 		node("n1", model.NodeBGPSpec{IPv4Address: own4, IPv6Address: "fd00::1/64"}),
-		node("n2", model.NodeBGPSpec{IPv4Address: "10.0.0.2/24", IPv6Address: "fd00::2/64"}),
+		tunnelled("n2", model.NodeBGPSpec{IPv4Address: "10.0.0.2/24", IPv6Address: "fd00::2/64"}, "10.244.2.1",
+			"fd10::2:1"),
 		pod("a", "n1", podA4+"/32", podA6+"/128"), pod("b", "n2", podB4+"/32", podB6+"/128"))
 	answer, err := Explain(Computed(model.NewSet(objects...), policy.Config{}),
 		Question{Source: "pod/default/a", Destination: "pod/default/b", IPv6: six})
@@ -80,12 +87,12 @@ func TestWayBetweenNodes(t *testing.T) {
 			[]*model.Object{pool("p", with("CrossSubnet", ""))}},
 		{"CrossSubnet: a bare own address is a subnet of its own", "10.0.0.1", tunnel, false,
 			[]*model.Object{pool("p", with("CrossSubnet", ""))}},
-		{"VXLAN counts where both modes are set", near, "via 10.0.0.2 dev vxlan.calico", false,
+		{"VXLAN counts where both modes are set", near, "via 10.244.2.1 dev vxlan.calico", false,
 			[]*model.Object{pool("p", with("Always", "Always"))}},
 		{"a pool for load balancers has no tunnel", near, direct, false, []*model.Object{pool("p", forServices)}},
 		{"there is no IPIP for IPv6", near, "via fd00::2", true,
 			[]*model.Object{pool("p", model.IPPoolSpec{CIDR: "fd10::/48", IPIPMode: "Always"})}},
-		{"VXLAN for IPv6", near, "via fd00::2 dev vxlan-v6.calico", true,
+		{"VXLAN for IPv6", near, "via fd10::2:1 dev vxlan-v6.calico", true,
 			[]*model.Object{pool("p", model.IPPoolSpec{CIDR: "fd10::/48", VXLANMode: "Always"})}},
 	} {
 		if r := fromAToB(t, c.own, c.six, c.pools...); r.Next != c.want {
