@@ -82,11 +82,11 @@ var annotations = []group{
 		vpc.amazonaws.com/pod-ips k8s.v1.cni.cncf.io/network-status projectcalico.org/loadBalancerIPs
 		projectcalico.org/ipv4pools projectcalico.org/ipv6pools projectcalico.org/IPv4Address projectcalico.org/IPv6Address
 		projectcalico.org/IPv4IPIPTunnelAddr projectcalico.org/ASNumber projectcalico.org/RouteReflectorClusterID
-		projectcalico.org/Interfaces projectcalico.org/kube-labels`},
+		projectcalico.org/Interfaces projectcalico.org/kube-labels projectcalico.org/IPv4VXLANTunnelAddr
+		projectcalico.org/IPv6VXLANTunnelAddr projectcalico.org/VXLANTunnelMACAddr
+		projectcalico.org/VXLANTunnelMACAddrV6`},
 	{state: NotNeeded, names: "projectcalico.org/natExcludeService projectcalico.org/udpConntrackCleanup",
 		text: "it matters only with bpfEnabled"},
-	{state: Differently, names: `projectcalico.org/IPv4VXLANTunnelAddr projectcalico.org/IPv6VXLANTunnelAddr
-		projectcalico.org/VXLANTunnelMACAddr projectcalico.org/VXLANTunnelMACAddrV6
-		projectcalico.org/IPv4WireguardInterfaceAddr projectcalico.org/IPv6WireguardInterfaceAddr
+	{state: Differently, names: `projectcalico.org/IPv4WireguardInterfaceAddr projectcalico.org/IPv6WireguardInterfaceAddr
 		projectcalico.org/WireguardPublicKey projectcalico.org/WireguardPublicKeyV6`, text: keptText},
 }

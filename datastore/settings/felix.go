@@ -3,7 +3,8 @@ package settings
 // felix has the fields of FelixConfiguration, and the parameters of Felix that have no field.
 var felix = []group{
 	{state: Done, names: `nodeSelector interfacePrefix defaultEndpointToHostAction iptablesFilterDenyAction logPrefix
-		logActionRateLimit logActionRateLimitBurst ipipEnabled ipipMTU allowVXLANPacketsFromWorkloads
+		logActionRateLimit logActionRateLimitBurst ipipEnabled ipipMTU vxlanEnabled vxlanMTU vxlanMTUV6 vxlanPort
+		vxlanVNI allowVXLANPacketsFromWorkloads
 		allowIPIPPacketsFromWorkloads disableConntrackInvalidCheck natPortRange natOutgoingAddress
 		natOutgoingExclusions iptablesNATOutgoingInterfaceFilter endpointStatusPathPrefix failsafeInboundHostPorts
 		failsafeOutboundHostPorts ipForwarding mtuIfacePattern externalNodesList ipv4NormalRoutePriority
@@ -20,9 +21,6 @@ var felix = []group{
 			"Service"},
 	{state: Planned, holds: true, names: "wireguardEnabled=false wireguardEnabledV6=false",
 		text: "the traffic to and from the workloads of this node is not encrypted"},
-	{state: Planned, names: "vxlanEnabled vxlanMTU vxlanMTUV6 vxlanPort vxlanVNI",
-		text: "Manx makes no VXLAN tunnel; vxlanPort is used only by the rule that keeps workloads from sending " +
-			"VXLAN"},
 	{state: Differently, names: "logSeverityScreen", text: logText},
 	{state: Planned, names: "flowLogsGoldmaneServer flowLogsLocalReporter",
 		text: "no flows are sent to Goldmane; --flow-log and manxctl drops have the packets that policy drops or " +

@@ -105,11 +105,8 @@ var fields = []struct {
 			text: "with Disabled the target of a live migration has an address of its own, where Calico refuses it"},
 	}},
 	{"IPPool", []group{
-		{names: `cidr ipipMode natOutgoing disabled disableBGPExport blockSize nodeSelector namespaceSelector
-			allowedUses assignmentMode`},
-		{state: Planned, names: "vxlanMode=Never",
-			text: "Manx makes no VXLAN tunnel: the routes of this pool to other nodes are blocked, and without " +
-				"BGP there are none"},
+		{names: `cidr ipipMode vxlanMode natOutgoing disabled disableBGPExport blockSize nodeSelector
+			namespaceSelector allowedUses assignmentMode`},
 	}},
 	{"IPPoolStatus", []group{{state: Differently, names: "conditions",
 		text: "a pool that is not Allocatable gives no address; Manx writes none of them"}}},
@@ -136,9 +133,9 @@ var fields = []struct {
 	{"ServiceAccountControllerConfig", []group{{names: "reconcilerPeriod"}}},
 	{"WorkloadEndpointControllerConfig", []group{{names: "reconcilerPeriod"}}},
 	{"Node", []group{
-		{names: "bgp orchRefs addresses interfaces"},
-		{state: Differently, names: `ipv4VXLANTunnelAddr vxlanTunnelMACAddr ipv6VXLANTunnelAddr vxlanTunnelMACAddrV6
-			wireguard`, text: keptText},
+		{names: `bgp orchRefs addresses interfaces ipv4VXLANTunnelAddr vxlanTunnelMACAddr ipv6VXLANTunnelAddr
+			vxlanTunnelMACAddrV6`},
+		{state: Differently, names: "wireguard", text: keptText},
 	}},
 	{"NodeBGP", []group{{names: "asNumber ipv4Address ipv6Address ipv4IPIPTunnelAddr routeReflectorClusterID"}}},
 	{"NodeAddress", []group{{names: "address type"}}},

@@ -142,7 +142,7 @@ func TestSettingsThatMatter(t *testing.T) {
 	on := func(s *model.FelixConfigurationSpec) { s.BPFEnabled, s.WireguardEnabled = &yes, &yes }
 	r := model.NewSet(felixConfiguration("default", on), felixConfiguration("node.n1",
 		func(s *model.FelixConfigurationSpec) { s.PolicySyncPathPrefix = "/var/run/nodeagent" }),
-		felixConfiguration("node.n2", func(s *model.FelixConfigurationSpec) { s.VXLANEnabled = &yes }),
+		felixConfiguration("node.n2", func(s *model.FelixConfigurationSpec) { s.WireguardEnabled = &yes }),
 		model.NewObject(model.ResourceKey(model.KindIPPool, "pods"), &model.IPPool{Spec: model.IPPoolSpec{
 			CIDR: "10.244.0.0/16", VXLANMode: "CrossSubnet"}}))
 	local := felixconfig.NewLocal([]string{"FELIX_WIREGUARDENABLED=false", "FELIX_DEBUGMEMORYPROFILEPATH=/p",
@@ -157,7 +157,6 @@ FELIX_DEBUGMEMORYPROFILEPATH in the environment: debugMemoryProfilePath=/p
 FELIX_IPINIPMTU in the environment: ipipMTU (wrong value)=big
 FelixConfiguration/node.n1: policySyncPathPrefix=/var/run/nodeagent
 FELIX_WIREGUARDENABLEDV6 in the environment: wireguardEnabledV6=yes (danger)
-IPPool/pods: vxlanMode=CrossSubnet
 CALICO_NETWORKING_BACKEND in the environment: CALICO_NETWORKING_BACKEND=none (danger)
 Kubernetes: AdminNetworkPolicy=in use (danger)
 the interface kube-ipvs0: kube-proxy-ipvs=in use (danger)`

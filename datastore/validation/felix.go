@@ -104,6 +104,12 @@ func checkFelixTexts(c *check, s model.FelixConfigurationSpec) {
 }
 
 func checkFelixRanges(c *check, s model.FelixConfigurationSpec) {
+	if l := s.ExternalNodesCIDRList; l != nil {
+		for i, net := range *l {
+			_, rule := parseNet(net, 0)
+			c.failIf(rule != "", at("spec.externalNodesList", i), net, rule)
+		}
+	}
 	if r := s.KubeNodePortRanges; r != nil {
 		c.failIf(len(*r) > 7, "spec.kubeNodePortRanges", len(*r), "can have at most 7 ranges")
 		for i, p := range *r {
@@ -132,14 +138,19 @@ func checkFelixRanges(c *check, s model.FelixConfigurationSpec) {
 	for _, x := range []struct {
 		field string
 		value *int
+		low   int
 		high  int
 	}{
-		{"spec.wireguardListeningPort", s.WireguardListeningPort, 65535},
-		{"spec.wireguardListeningPortV6", s.WireguardListeningPortV6, 65535},
-		{"spec.wireguardRoutingRulePriority", s.WireguardRoutingRulePriority, 32765},
+		{"spec.vxlanPort", s.VXLANPort, 1, 65535},
+		{"spec.vxlanVNI", s.VXLANVNI, 1, 1<<24 - 1},
+		{"spec.vxlanMTU", s.VXLANMTU, 0, 65535},
+		{"spec.vxlanMTUV6", s.VXLANMTUV6, 0, 65535},
+		{"spec.wireguardListeningPort", s.WireguardListeningPort, 1, 65535},
+		{"spec.wireguardListeningPortV6", s.WireguardListeningPortV6, 1, 65535},
+		{"spec.wireguardRoutingRulePriority", s.WireguardRoutingRulePriority, 1, 32765},
 	} {
-		if x.value != nil && (*x.value < 1 || *x.value > x.high) {
-			c.fail(x.field, *x.value, "must be from 1 to %d", x.high)
+		if x.value != nil && (*x.value < x.low || *x.value > x.high) {
+			c.fail(x.field, *x.value, "must be from %d to %d", x.low, x.high)
 		}
 	}
 }

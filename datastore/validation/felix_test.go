@@ -30,6 +30,15 @@ func TestFelixRules(t *testing.T) {
 		{felixPrefix("cali*"), "spec.interfacePrefix"},
 		{felixPrefix(strings.Repeat("c", 15)), ""},
 		{felixPrefix(strings.Repeat("c", 16)), "spec.interfacePrefix"},
+		{felixVXLAN(1, 1, 0), ""},
+		{felixVXLAN(65535, 1<<24-1, 65535), ""},
+		{felixVXLAN(0, 1, 0), "spec.vxlanPort"},
+		{felixVXLAN(65536, 1, 0), "spec.vxlanPort"},
+		{felixVXLAN(4789, 0, 0), "spec.vxlanVNI"},
+		{felixVXLAN(4789, 1<<24, 0), "spec.vxlanVNI"},
+		{felixVXLAN(4789, 1, -1), "spec.vxlanMTU"},
+		{felixNodes("10.9.0.1", "10.8.0.0/16", "fd00::1"), ""},
+		{felixNodes("10.9.0.1", "lvs.example.com"), "spec.externalNodesList[1]"},
 	} {
 		f := &model.FelixConfiguration{Spec: x.spec}
 		f.Name = "default"
@@ -46,6 +55,11 @@ func felixActions(nftables, iptables, toHost string) (s model.FelixConfiguration
 	return s
 }
 
+func felixNodes(list ...string) (s model.FelixConfigurationSpec) {
+	s.ExternalNodesCIDRList = &list
+	return s
+}
+
 func felixFolder(prefix string) (s model.FelixConfigurationSpec) {
 	s.EndpointStatusPathPrefix = prefix
 	return s
@@ -53,5 +67,10 @@ func felixFolder(prefix string) (s model.FelixConfigurationSpec) {
 
 func felixPrefix(prefix string) (s model.FelixConfigurationSpec) {
 	s.InterfacePrefix = prefix
+	return s
+}
+
+func felixVXLAN(port, vni, mtu int) (s model.FelixConfigurationSpec) {
+	s.VXLANPort, s.VXLANVNI, s.VXLANMTU, s.VXLANMTUV6 = &port, &vni, &mtu, &mtu
 	return s
 }

@@ -277,6 +277,9 @@ func TestWrongValues(t *testing.T) {
 		"calicoAPIGroup=both,bgp.peers[0].name=a,bgp.peers[0].spec.asNumber=1": "is for a migration between the groups",
 		"bgp.peers[0].name=tor,bgp.peers[0].spec.asNumber=1":                   "set calicoAPIGroup to the group",
 		"datastoreMigration=true":                                              "needs datastore=kubernetes and calico",
+
+		"pools.ipv4.vxlanMode=Sometimes":                         "at '/pools/ipv4/vxlanMode'",
+		"pools.ipv4.ipipMode=Always,pools.ipv4.vxlanMode=Always": "exclude each other",
 	}
 	// The schema reports all wrong values at once: those of different places share a run. The checks report one.
 	for len(cases) > 0 {

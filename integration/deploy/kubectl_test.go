@@ -78,7 +78,7 @@ func TestKubectlShows(t *testing.T) {
 	for field, want := range map[string]string{
 		"bgppeer.spec.peerIP":                       "[2001:db8::1]:179",
 		"gnp.spec.ingress.source.notNets":           "none of which may match",
-		"ippool.spec.vxlanMode":                     "Manx has none",
+		"ippool.spec.vxlanMode":                     "CrossSubnet those to another subnet",
 		"felixconfig.spec.bpfConntrackTimeouts":     "has no effect in Manx",
 		"caliconodestatus.status.bgp.peersV6.since": "When the session entered its state.",
 	} {

@@ -58,6 +58,10 @@
   value: {{ $pool.natOutgoing | quote }}
 - name: CALICO_IPV{{ $family }}POOL_NODE_SELECTOR
   value: {{ $pool.nodeSelector | quote }}
+{{- if ne $pool.vxlanMode "Never" }}
+- name: CALICO_IPV{{ $family }}POOL_VXLAN
+  value: {{ $pool.vxlanMode }}
+{{- end }}
 {{- end }}
 - name: CALICO_IPV4POOL_IPIP
   value: {{ .Values.pools.ipv4.ipipMode }}

@@ -146,6 +146,10 @@ var rules = []rule{
 	{"FelixConfiguration", "routeTableRange", cel("must be within 1 to 250, min not above max",
 		"self.min >= 1 && self.max <= 250 && self.min <= self.max")},
 	{"FelixConfiguration", "{wireguardListeningPort,wireguardListeningPortV6}", between(1, 65535)},
+	{"FelixConfiguration", "vxlanPort", between(0, 65535)}, // Calico's programs store 0, which a node reports
+	{"FelixConfiguration", "vxlanVNI", between(1, 16777215)},
+	{"FelixConfiguration", "{vxlanMTU,vxlanMTUV6}", between(0, 65535)},
+	{"FelixConfiguration", "externalNodesList[]", pattern(network)},
 	{"FelixConfiguration", "wireguardRoutingRulePriority", between(1, 32765)},
 	{"FelixConfiguration", "{ipv4NormalRoutePriority,ipv4ElevatedRoutePriority,ipv6NormalRoutePriority," +
 		"ipv6ElevatedRoutePriority}", between(1, 2147483646)},
