@@ -156,7 +156,7 @@ func (s *sections) heading(text string) { fmt.Fprintln(s, table.OneLine(text)) }
 // line writes a line unless its text is empty. The name may have that of an object.
 func (s *sections) line(name, format string, args ...any) {
 	if text := fmt.Sprintf(format, args...); text != "" {
-		table.Fprintf(s, "  %-18s%s\n", name+":", text)
+		table.Fprintf(s, "  %-17s %s\n", name+":", text)
 	}
 }
 

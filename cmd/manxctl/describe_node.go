@@ -112,7 +112,11 @@ func (x *nodeSummary) writeTo(s *sections) {
 	}
 	s.line("Ready", "%s", yesNo(x.Ready))
 	s.line("Version", "%s", x.Version)
-	s.line("BGP", "%s sessions up", sessionsText(x.Peers))
+	if x.BGPOff != "" {
+		s.line("BGP", "%s", x.BGPOff)
+	} else {
+		s.line("BGP", "%s sessions up", x.sessions())
+	}
 	s.line("Routes", "%s", phasesText(x.Routes))
 	s.line("Policy", "%s", x.Policy)
 	for _, t := range x.Troubles {

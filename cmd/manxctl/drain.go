@@ -186,8 +186,8 @@ func (c *cli) followDrain(
 		}
 	}
 	if ctx.Err() == context.DeadlineExceeded {
-		return fmt.Errorf("node %s did not get there within %s: is manxd running on it? The request stays in the "+
-			"datastore; manxd follows it when it runs", name, patience)
+		return fmt.Errorf("node %s did not get there within %s: does manxd run on it, with BGP? The request stays in "+
+			"the datastore; manxd follows it when it runs", name, patience)
 	}
 	return ctx.Err()
 }

@@ -45,7 +45,7 @@ func (c *cli) nodeStatusCommand() *cobra.Command {
 				if status, err = m.GetStatus(ctx, &manxv1.GetStatusRequest{}); err != nil {
 					return err
 				}
-				peers, err = m.ListPeers(ctx, &manxv1.ListPeersRequest{})
+				peers, err = listPeersOf(ctx, m, status)
 				return err
 			})
 			switch {
@@ -70,6 +70,10 @@ func writeSessions(w io.Writer, s *manxv1.GetStatusResponse, peers []*manxv1.Pee
 		as = fmt.Sprintf(", AS %d", s.GetAsNumber())
 	}
 	if _, err := fmt.Fprintf(w, "manxd is running: node %s%s.\n", s.GetNode(), as); err != nil {
+		return err
+	}
+	if off := s.GetBgpOff(); off != "" {
+		_, err := fmt.Fprintf(w, "\n%s\n", off)
 		return err
 	}
 	for _, family := range []string{"IPv4", "IPv6"} {

@@ -33,6 +33,7 @@ type nodeReport struct {
 	Endpoints map[string]uint32 `json:"endpoints"`
 	Notices   uint32            `json:"notices"`
 	Drain     string            `json:"drain"`
+	BGPOff    string            `json:"bgpOff"`
 	Policy    *struct {
 		InSync    bool   `json:"inSync"`
 		LastError string `json:"lastError"`
@@ -53,6 +54,7 @@ type nodeSummary struct {
 	Healthy  bool              `json:"healthy"` // as "status" on the node
 	Ready    bool              `json:"ready"`
 	Peers    map[string]uint32 `json:"peers,omitempty"`
+	BGPOff   string            `json:"bgpOff,omitempty"` // why the node has no BGP
 	Routes   map[string]uint32 `json:"routes,omitempty"`
 	Policy   string            `json:"policy,omitempty"`
 	Notices  uint32            `json:"notices"`
@@ -73,7 +75,7 @@ func summaryOf(a fleet.Answer, now time.Time) nodeSummary {
 		return s
 	}
 	s.Version, s.Answered, s.Ready, s.Healthy = short(r.Version.Manx), true, r.Ready, a.Code == exitOK && r.Ready
-	s.Peers, s.Routes, s.Notices = r.Peers, r.Routes, r.Notices
+	s.Peers, s.Routes, s.Notices, s.BGPOff = r.Peers, r.Routes, r.Notices, r.BGPOff
 	switch {
 	case r.Policy == nil:
 		s.Policy = "off"
@@ -195,7 +197,7 @@ func writeSummaries(w io.Writer, list []nodeSummary) error {
 		if s.Notices > 0 {
 			notices = utoa(s.Notices)
 		}
-		g.Add(s.Node, dash(s.Version), map[bool]string{true: "yes", false: "NO"}[s.Ready], sessionsText(s.Peers),
+		g.Add(s.Node, dash(s.Version), map[bool]string{true: "yes", false: "NO"}[s.Ready], s.sessions(),
 			phasesText(s.Routes), s.Policy, notices)
 	}
 	if err := g.Write(w, true); err != nil {
@@ -209,6 +211,14 @@ func writeSummaries(w io.Writer, list []nodeSummary) error {
 		}
 	}
 	return nil
+}
+
+// sessions is the state of the BGP sessions.
+func (s *nodeSummary) sessions() string {
+	if s.BGPOff != "" {
+		return "off"
+	}
+	return sessionsText(s.Peers)
 }
 
 // sessionsText returns "2/3 (!)": the sessions that are up, of all.

@@ -95,7 +95,7 @@ func (c *cli) queryStatus(
 		if s, err = m.GetStatus(ctx, &manxv1.GetStatusRequest{}); err != nil {
 			return err
 		}
-		p, err := m.ListPeers(ctx, &manxv1.ListPeersRequest{})
+		p, err := listPeersOf(ctx, m, s)
 		if err != nil {
 			return err
 		}
@@ -104,6 +104,15 @@ func (c *cli) queryStatus(
 		return err
 	})
 	return s, peers, notices, err
+}
+
+// listPeersOf lists the sessions of the node with a status: none without BGP.
+func listPeersOf(ctx context.Context, m manxv1.ManxClient, s *manxv1.GetStatusResponse) (*manxv1.ListPeersResponse,
+	error) {
+	if s.GetBgpOff() != "" {
+		return &manxv1.ListPeersResponse{}, nil
+	}
+	return m.ListPeers(ctx, &manxv1.ListPeersRequest{})
 }
 
 const established = "Established"
@@ -154,7 +163,11 @@ func writeStatus(
 	line("Version", "%s, GoBGP %s, up %s", s.GetVersion().GetManx(), s.GetVersion().GetGobgp(),
 		ago(s.GetStartedUnixMs(), now))
 	line("Datastore", "%s", datastoreText(s.GetDatastore(), now))
-	line("BGP", "%s", counts(s.GetPeers(), established, "session"))
+	if off := s.GetBgpOff(); off != "" {
+		line("BGP", "%s", off)
+	} else {
+		line("BGP", "%s", counts(s.GetPeers(), established, "session"))
+	}
 	for _, p := range peers {
 		if troubled(p) {
 			line("", "%s %s for %s: %s", peerName(p), p.GetState(), ago(p.GetSinceUnixMs(), now),

@@ -139,27 +139,32 @@ func newBGP(d deps.Deps, o bgpOptions, h bgpHost) (*bgpPart, error) {
 			}
 		}
 	})
-	f := newFollower(d, o, h.agents, follow.Config{Connected: h.networks.List, Kernel: h.networks.Routes,
+	f := newBGPFollower(d, o, h.agents, follow.Config{Connected: h.networks.List, Kernel: h.networks.Routes,
 		Moves: h.moves, Passwords: h.passwords, Speaker: s, Log: log})
 	d.Control.BGP.Show(server.BGPSource{Speaker: s, Desired: f.Desired})
 	return &bgpPart{f, s, d.Control.BGP}, nil
 }
 
-// newFollower completes the settings of a Follower, and connects it to the bus.
-func newFollower(d deps.Deps, o bgpOptions, agents []follower, c follow.Config) *follow.Follower {
-	c.Settings = bgp.Input{Node: d.Node.Name, RouterID: o.routerID, ClusterIPs: o.clusterIPs,
-		Felix: d.Node.Felix, Refuse: o.refuse}
+// newFollower completes the settings of a Follower that every node needs.
+func newFollower(d deps.Deps, agents []follower, c follow.Config) *follow.Follower {
 	c.Tables = d.Tables
 	for _, a := range agents {
 		c.Agents, c.Kinds = append(c.Agents, a), append(c.Kinds, a.Needs().Kinds()...)
 	}
+	return follow.New(c)
+}
+
+// newBGPFollower completes the settings of a Follower, and connects it to the bus.
+func newBGPFollower(d deps.Deps, o bgpOptions, agents []follower, c follow.Config) *follow.Follower {
+	c.Settings = bgp.Input{Node: d.Node.Name, RouterID: o.routerID, ClusterIPs: o.clusterIPs,
+		Felix: d.Node.Felix, Refuse: o.refuse}
 	last := make(chan model.Reader, 1)
 	d.Bus.LastState.Subscribe(func(r model.Reader) { last <- r })
 	c.Last = last
 	c.Keep = func(s *datastore.Snapshot, desired bgp.Desired) {
 		d.Bus.Decided.Publish(bus.Decision{Snapshot: s, Desired: desired})
 	}
-	f := follow.New(c)
+	f := newFollower(d, agents, c)
 	d.Bus.Undecided.Subscribe(func(struct{}) { f.Trigger() })
 	return f
 }
@@ -175,10 +180,36 @@ func (p *bgpPart) Run(ctx context.Context) error { return p.Follower.Run(ctx) }
 // Close leaves the sessions to the end of the process.
 func (p *bgpPart) Close() { p.speaker.Close() }
 
-// statuses are those of the sessions, for Events.
-func (p *bgpPart) statuses() []speaker.SessionStatus { return p.speaker.Statuses() }
+// sessions are those of the speaker; none without BGP.
+func (p *bgpPart) sessions() []speaker.SessionStatus {
+	if p == nil {
+		return nil
+	}
+	return p.speaker.Sessions()
+}
 
-// nodeStatus fills in CalicoNodeStatus objects.
+// statuses is sessions for Events.
+func (p *bgpPart) statuses() []speaker.SessionStatus {
+	if p == nil {
+		return nil
+	}
+	return p.speaker.Statuses()
+}
+
+// nodeStatus fills in CalicoNodeStatus objects: without BGP, that it does not run.
 func (p *bgpPart) nodeStatus(d deps.Deps) part.Part {
+	if p == nil {
+		return bgpstatus.New(d, nil, nil, version)
+	}
 	return bgpstatus.New(d, p.speaker, p.Decided, version)
 }
+
+// statePart passes the datastore to the agents of a node without BGP.
+type statePart struct{ *follow.Follower }
+
+func newState(d deps.Deps, agents []follower) statePart {
+	return statePart{newFollower(d, agents, follow.Config{Log: d.Log.Named("state")})}
+}
+
+func (statePart) Name() string                    { return "state" }
+func (p statePart) Run(ctx context.Context) error { return p.Follower.Run(ctx) }

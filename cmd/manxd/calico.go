@@ -31,10 +31,10 @@ func (o *acceptOptions) Flags(s envflag.Set) {
 		"from being ready, comma separated: "+strings.Join(settings.Holding(), ", "), "MANX_ACCEPT_SETTINGS")
 }
 
-// Check implements group.
+// Check implements group. Settings that an earlier version lacked may stay in the list: a notice names them.
 func (o *acceptOptions) Check() error {
 	for _, name := range names(o.list) {
-		if !slices.Contains(settings.Holding(), name) {
+		if !settings.Known(name) {
 			return fmt.Errorf("--%s=%s: want %s", acceptFlag, name, strings.Join(settings.Holding(), ", "))
 		}
 	}

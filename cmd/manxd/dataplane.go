@@ -23,10 +23,14 @@ type dataplanePart struct {
 	view    *server.DataplaneView
 }
 
-func newDataplane(d deps.Deps, o hostOptions, p policyOptions, s *hostservers.Servers) *dataplanePart {
+// newDataplane makes the part. With policyOnly another program makes the network of pods, and their MTU.
+func newDataplane(d deps.Deps, o hostOptions, p policyOptions, s *hostservers.Servers, policyOnly bool) *dataplanePart {
+	if policyOnly {
+		o.mtuFile = ""
+	}
 	a := &dataplanePart{servers: s, view: d.Control.Dataplane, HostAgent: dataplane.New(dataplane.Config{
 		Kernel: dataplane.KernelOf(d.Kernel), NodeName: d.Node.Name, Logger: d.Log.Named("dataplane"),
-		MTUFile: o.mtuFile, EndpointStatusDir: o.endpointStatusDir, Felix: d.Node.Felix,
+		MTUFile: o.mtuFile, PolicyOnly: policyOnly, EndpointStatusDir: o.endpointStatusDir, Felix: d.Node.Felix,
 		WithPolicy: p.on, Connected: d.Bus.Connected.Publish, Repaired: kubereport.RepairedBy(d.Events),
 		Moved: func() { d.Bus.Undecided.Publish(struct{}{}) },
 		Links: d.Bus.Links.Publish, Reassembly: p.reassemblyRoom(), OwnersFile: ownersFile(d.Node)})}

@@ -24,7 +24,11 @@ type drain struct {
 	deps deps.Deps
 }
 
-func newDrain(d deps.Deps) *drain {
+// newDrain returns nil without BGP: then there are no routes that a drain could withdraw.
+func newDrain(d deps.Deps, o networkingOptions) *drain {
+	if !o.bgp() {
+		return nil
+	}
 	return &drain{deps: d, Drainer: &node.Drainer{Store: d.Store, Node: d.Node.Name, Log: d.Log.Named("drain"),
 		Packets: func() (uint64, error) {
 			return d.Kernel.SentPackets(workloadInterfaces(d.Tables.Snapshot(), d.Node).Match)

@@ -8,7 +8,10 @@ import (
 	"strconv"
 	"strings"
 
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/manxnet/manx/bgp/apiguard"
 	"github.com/manxnet/manx/bgp/gobgpapi"
@@ -36,16 +39,33 @@ func (o *gobgpOptions) Flags(s envflag.Set) {
 		"in addition to root", "MANX_GOBGP_ALLOW_UIDS")
 }
 
+// gobgpOf has the service for the gobgp command line over a speaker.
+func gobgpOf(s *speaker.Speaker, log *zap.Logger) func([]grpc.ServerOption) *grpc.Server {
+	return func(options []grpc.ServerOption) *grpc.Server {
+		g := grpc.NewServer(options...)
+		gobgpapi.New(s, log).Register(g)
+		return g
+	}
+}
+
+// noGobgp answers every call of the gobgp command line with the reason why there is no BGP.
+func noGobgp(off string) func([]grpc.ServerOption) *grpc.Server {
+	return func(options []grpc.ServerOption) *grpc.Server {
+		return grpc.NewServer(append(options, grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
+			return status.Error(codes.FailedPrecondition, off)
+		}))...)
+	}
+}
+
 // newGobgp serves the gobgp command line of version 3 for root and the users of --gobgp-allow-uids.
-func newGobgp(d deps.Deps, o gobgpOptions, s *speaker.Speaker) part.Part {
+func newGobgp(d deps.Deps, o gobgpOptions, service func([]grpc.ServerOption) *grpc.Server) part.Part {
 	log := d.Log.Named("gobgp")
 	users, _ := parseUIDs(o.users) // checked with the options
 	guard := apiguard.New(apiguard.Config{Users: users, Owner: socketOwner, Log: log,
 		Hint: "only root and the users of --" + gobgpUIDsFlag +
 			" of manxd are served, from the network namespace of the host"})
 	return part.Optional(listen.NewPort(gobgpFlag, o.listen, func(ctx context.Context, l net.Listener) error {
-		g := grpc.NewServer(guard.Options()...)
-		gobgpapi.New(s, log).Register(g)
+		g := service(guard.Options())
 		defer context.AfterFunc(ctx, g.Stop)()
 		defer g.Stop()
 		if err := g.Serve(guard.Listener(l)); err != nil && ctx.Err() == nil {

@@ -57,7 +57,7 @@ func (e *earlyError) Unwrap() error { return e.error }
 type membership struct {
 	config     node.Config
 	registered node.Result
-	tunnels    *node.Tunnels
+	tunnels    *node.Tunnels // nil: the node has none
 }
 
 // join registers the node and runs all parts that depend on the datastore.
@@ -127,6 +127,9 @@ func (n *nodePart) register(ctx context.Context, deps deps.Deps) (m *membership,
 	if err := deps.Store.UpgradeNode(ctx, deps.Node.Name); err != nil {
 		return nil, err
 	}
+	if n.options.networking.policyOnly() {
+		return m, nil
+	}
 	m.tunnels = &node.Tunnels{Store: deps.Store, IPAM: ipam.New(deps.Store, deps.Log.Named("ipam"), time.Now),
 		Node: deps.Node.Name, Types: n.options.tunnelTypes(), Log: deps.Log.Named("tunnels")}
 	if err := m.tunnels.Ensure(ctx); err != nil {
@@ -148,7 +151,7 @@ func (o options) tunnelTypes() []node.TunnelType {
 func (o options) nodeConfig() node.Config {
 	c := o.node.config()
 	c.KubernetesDatastore, c.UsePodCIDR = o.datastore.kind == connect.Kubernetes, o.datastore.kube.UsePodCIDR
-	c.WaitForDatastore, c.NoIPv6 = o.datastore.wait, o.noIPv6()
+	c.WaitForDatastore, c.NoIPv6, c.PolicyOnly = o.datastore.wait, o.noIPv6(), o.networking.policyOnly()
 	if c.KubernetesDatastore {
 		c.ClusterType += ",kdd"
 	}

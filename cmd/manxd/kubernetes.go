@@ -141,9 +141,6 @@ func internalIP(n *corev1.Node, family node.Family) (netip.Addr, error) {
 
 // completeConfig sets missing settings of this node from the cluster.
 func completeConfig(ctx context.Context, d deps.Deps, config *node.Config) {
-	if d.Node.Datastore == connect.Kubernetes {
-		config.ClusterType = strings.TrimPrefix(config.ClusterType+",kdd", ",")
-	}
 	if d.Kube == nil {
 		return
 	}

@@ -16,8 +16,11 @@ type nodeFiles struct {
 }
 
 func newNodeFiles(d deps.Deps, nameFile, mtuFile string) nodeFiles {
-	return nodeFiles{node.Files{Name: nameFile,
-		Folders: []string{"/var/run/calico", filepath.Dir(nameFile), filepath.Dir(mtuFile)}}, d.Node.Name}
+	folders := []string{"/var/run/calico", filepath.Dir(nameFile)}
+	if mtuFile != "" {
+		folders = append(folders, filepath.Dir(mtuFile))
+	}
+	return nodeFiles{node.Files{Name: nameFile, Folders: folders}, d.Node.Name}
 }
 
 func (f nodeFiles) Name() string { return "node-files" }

@@ -23,6 +23,7 @@ type options struct {
 	flowLog     flowLogOptions
 	overuse     overuseOptions
 	log         logOptions
+	networking  networkingOptions
 	bgp         bgpOptions
 	passwords   passwordOptions
 	bird        birdOptions
@@ -40,8 +41,8 @@ type options struct {
 
 // all lists the settings in the order in which they are checked.
 func (o *options) all() []group {
-	return []group{&o.datastore, &o.policy, &o.flowLog, &o.overuse, &o.log, &o.node, &o.bgp, &o.web, &o.host, &o.gobgp,
-		&o.control, &o.controllers, &o.passwords, &o.bird, &o.calico, &o.felix,
+	return []group{&o.datastore, &o.policy, &o.flowLog, &o.overuse, &o.log, &o.node, &o.networking, &o.bgp, &o.web,
+		&o.host, &o.gobgp, &o.control, &o.controllers, &o.passwords, &o.bird, &o.calico, &o.felix,
 		&o.accept, &o.cni}
 }
 

@@ -14,10 +14,12 @@ import (
 	"github.com/manxnet/manx/daemon/kubereport"
 	"github.com/manxnet/manx/daemon/lastrun"
 	"github.com/manxnet/manx/daemon/machines"
+	"github.com/manxnet/manx/daemon/nobgp"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/daemon/placements"
 	"github.com/manxnet/manx/daemon/plugins"
 	"github.com/manxnet/manx/datastore/laststate"
+	"github.com/manxnet/manx/proto/server"
 )
 
 // host has the parts that need no datastore.
@@ -27,7 +29,7 @@ type host struct {
 	// those that parts of the node use
 	dataplane *dataplanePart
 	policy    *policyPart // nil: policy is disabled
-	bgp       *bgpPart
+	bgp       *bgpPart    // nil: this node has no BGP
 	last      *lastrun.Part
 }
 
@@ -36,28 +38,22 @@ type host struct {
 // the last state of an earlier run takes their place.
 func newHost(d *daemon, deps deps.Deps) (*host, error) {
 	o := &d.options
-	last := lastrun.Config{Path: o.datastore.lastStateFile(), BesideCalico: o.calico.beside,
-		Patience: o.datastore.patience,
-		Origin:   func() (laststate.Origin, error) { return o.datastore.origin(deps.Kube) }}
-	h := &host{last: lastrun.New(deps, last),
-		dataplane: newDataplane(deps, o.host, o.policy, hostservers.New(deps, o.datastore.etcdEndpoints))}
+	h := &host{last: newLastRun(deps, o),
+		dataplane: newDataplane(deps, o.host, o.policy, hostservers.New(deps, o.datastore.etcdEndpoints),
+			o.networking.policyOnly())}
 	var err error
 	if h.policy, err = newPolicy(deps, o.policy, o.flowLog.group()); err != nil {
 		return nil, err
 	}
-	passwords, err := passwordSource(deps, o.passwords)
+	following, err := h.followParts(deps, o)
 	if err != nil {
 		return nil, err
 	}
-	subnets := connected.New(deps)
-	if h.bgp, err = newBGP(deps, o.bgp, bgpHost{passwords, subnets, h.dataplane.Moves, h.agents()}); err != nil {
-		return nil, err
-	}
-	firewalls, err := newFirewalls(deps, h.bgp.speaker.Sessions, o.calico.beside)
+	firewalls, err := newFirewalls(deps, h.bgp.sessions, o.calico.beside)
 	if err != nil {
 		return nil, err
 	}
-	h.parts = []part.Part{
+	h.parts = append([]part.Part{
 		newSleepWatch(deps),
 		newLogLevel(deps, o.log),
 		h.dataplane,
@@ -65,13 +61,38 @@ func newHost(d *daemon, deps deps.Deps) (*host, error) {
 		newFlowLog(deps, o.flowLog, h.policy, d.reopen),
 		part.Optional(newOveruse(deps, h.policy, o.overuse.maxConnections, o.policy.maxFragments)),
 		part.Optional(firewalls),
-		h.bgp,
-		subnets,
-		passwords,
-		newGobgp(deps, o.gobgp, h.bgp.speaker),
 		h.last,
-	}
+	}, following...)
 	return h, nil
+}
+
+// newLastRun keeps the last state for BGP alone: without BGP, what is in the kernel stays until the datastore answers.
+func newLastRun(d deps.Deps, o *options) *lastrun.Part {
+	c := lastrun.Config{BesideCalico: o.calico.beside, Patience: o.datastore.patience,
+		Origin: func() (laststate.Origin, error) { return o.datastore.origin(d.Kube) }}
+	if o.networking.bgp() {
+		c.Path = o.datastore.lastStateFile()
+	}
+	return lastrun.New(d, c)
+}
+
+// followParts makes the part that passes the datastore to the agents, and those of BGP, if this node has it.
+func (h *host) followParts(d deps.Deps, o *options) ([]part.Part, error) {
+	if off := o.networking.bgpOff(); off != "" {
+		d.Control.BGP.Show(server.BGPSource{Off: off})
+		return []part.Part{newState(d, h.agents()), nobgp.New(d, off, o.networking.policyOnly()),
+			newGobgp(d, o.gobgp, noGobgp(off))}, nil
+	}
+	passwords, err := passwordSource(d, o.passwords)
+	if err != nil {
+		return nil, err
+	}
+	subnets := connected.New(d)
+	if h.bgp, err = newBGP(d, o.bgp, bgpHost{passwords, subnets, h.dataplane.Moves, h.agents()}); err != nil {
+		return nil, err
+	}
+	service := gobgpOf(h.bgp.speaker, d.Log.Named("gobgp"))
+	return []part.Part{h.bgp, subnets, passwords, newGobgp(d, o.gobgp, service)}, nil
 }
 
 // agents returns the parts that follow the datastore and the routes of BGP, and program them.
@@ -92,25 +113,35 @@ type follower interface {
 // newNode makes the parts of a node that has joined its cluster, in their order of start. The tables of the datastore
 // start before them, and watch the kinds that they and the parts of the host need.
 func newNode(o *options, deps deps.Deps, h *host, m *membership) ([]part.Part, error) {
-	drain := newDrain(deps)
+	drain := newDrain(deps, o.networking)
 	orchestrator, err := orchestratorParts(o, deps, h, drain)
 	if err != nil {
 		return nil, err
 	}
-	return append([]part.Part{
-		newNodeFiles(deps, o.node.nameFile, o.host.mtuFile),
-		drain,
-		newTunnels(deps, m.tunnels),
+	parts := []part.Part{
+		newNodeFiles(deps, o.node.nameFile, o.mtuFile()),
+		part.Optional(drain),
 		h.bgp.nodeStatus(deps),
-		newAddresses(deps, m),
 		newRegistration(deps, m),
-		newTakeover(deps, m),
 		calicosettings.New(deps, acceptFlag, names(o.accept.list)),
-		part.Optional(claims.New(deps)),
 		awscheck.New(deps),
-		part.Optional(machines.New(deps, h.dataplane.Moves)),
-		placements.New(deps, h.dataplane),
-	}, orchestrator...), nil
+	}
+	if !o.networking.policyOnly() {
+		parts = append(parts, networkParts(deps, h, m)...)
+	}
+	return append(parts, orchestrator...), nil
+}
+
+// networkParts returns the parts of a node that connects its pods: those for its addresses, and those that need IPAM.
+func networkParts(d deps.Deps, h *host, m *membership) []part.Part {
+	return []part.Part{
+		newTunnels(d, m.tunnels),
+		newAddresses(d, m),
+		newTakeover(d, m),
+		part.Optional(claims.New(d)),
+		part.Optional(machines.New(d, h.dataplane.Moves)),
+		placements.New(d, h.dataplane),
+	}
 }
 
 // orchestratorParts returns the parts for the orchestrator: CNI plugins, and Kubernetes.
@@ -123,7 +154,7 @@ func orchestratorParts(o *options, deps deps.Deps, h *host, drain *drain) ([]par
 	if err != nil {
 		return nil, err
 	}
-	kubernetes, err := kubernetesParts(deps, o.calico, h.eventSources(controllers), drain)
+	kubernetes, err := kubernetesParts(deps, o, h.eventSources(controllers), drain)
 	if err != nil {
 		return nil, err
 	}
@@ -132,15 +163,19 @@ func orchestratorParts(o *options, deps deps.Deps, h *host, drain *drain) ([]par
 }
 
 // kubernetesParts returns the parts that report this node's state to Kubernetes; none without a Kubernetes API.
-func kubernetesParts(d deps.Deps, o calicoOptions, events kubereport.Sources, drain *drain) ([]part.Part, error) {
+func kubernetesParts(d deps.Deps, o *options, events kubereport.Sources, drain *drain) ([]part.Part, error) {
 	if d.Kube == nil {
 		return nil, nil
+	}
+	parts := []part.Part{kubereport.NewEvents(d, events), besidecalico.NewWatch(calicoFinder(d, o.calico), d.Log)}
+	if o.networking.policyOnly() { // whether there is a network is for the other program to say
+		return parts, nil
 	}
 	condition, err := kubereport.NewCondition(d, drain.outOfService)
 	if err != nil {
 		return nil, err
 	}
-	return []part.Part{kubereport.NewEvents(d, events), condition, besidecalico.NewWatch(calicoFinder(d, o), d.Log)}, nil
+	return append(parts, condition), nil
 }
 
 // eventSources returns the sources of Events about this host. controllers are nil if this node is no candidate.

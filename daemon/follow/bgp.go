@@ -30,7 +30,7 @@ func (f *Follower) configure(ctx context.Context, snapshot *datastore.Snapshot, 
 	if kept {
 		return 0
 	}
-	if f.config.Keep != nil {
+	if f.config.Keep != nil && !f.off {
 		f.config.Keep(snapshot, d)
 	}
 	return f.set(ctx, d)
@@ -84,6 +84,9 @@ func (f *Follower) set(ctx context.Context, d bgp.Desired) time.Duration {
 // since an earlier decision from the datastore, it keeps that one, which keeps the node connected. The address is the
 // router ID: without it, all sessions would restart, and again when registration has restored it.
 func (f *Follower) decide(r model.Reader, again bool) (d bgp.Desired, kept bool) {
+	if f.off {
+		return bgp.Desired{}, false
+	}
 	in := f.config.Settings
 	in.Reader, in.Passwords, in.Connected = r, f.config.Passwords, f.config.Connected()
 	in.Kernel = f.config.Kernel()

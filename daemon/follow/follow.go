@@ -75,7 +75,7 @@ type Config struct {
 	Moves     func() map[model.Key]livemigration.Phase
 	Passwords Passwords
 	Tables    Tables
-	Speaker   Speaker
+	Speaker   Speaker // nil: this node has no BGP, and the agents follow the datastore alone
 	Agents    []Agent
 	// Kinds are the kinds that agents use.
 	Kinds []model.Kind
@@ -94,6 +94,7 @@ type Follower struct {
 	bgpKinds  []model.Kind
 	last      model.Reader // as Last has delivered it; nil: not, or the datastore has been read
 	desired   atomic.Pointer[decision]
+	off       bool          // this node has no BGP
 	failure   string        // of the last attempt to configure the speaker, as logged
 	triggered chan struct{} // holds one token when BGP is to be decided again
 
@@ -109,7 +110,12 @@ type decision struct {
 
 // New returns a Follower; Run starts it.
 func New(c Config) *Follower {
-	return &Follower{config: c, bgpKinds: bgp.Kinds(), triggered: make(chan struct{}, 1)}
+	f := &Follower{config: c, bgpKinds: bgp.Kinds(), triggered: make(chan struct{}, 1)}
+	if c.Speaker == nil {
+		f.config.Speaker, f.config.Passwords, f.bgpKinds, f.off = noBGP{}, noBGP{}, nil, true
+		f.state.BGPSynced = true // no peer has any route, so leftovers may go
+	}
+	return f
 }
 
 // Trigger triggers a new decision about BGP after a change outside the datastore. It does not block.
@@ -229,7 +235,7 @@ func (f *Follower) step(before, next *datastore.Snapshot) (concerned bool) {
 			continue
 		}
 		changed = append(changed, c.Key)
-		concerned = concerned || decided.DependsOn(node, c.Old, c.New)
+		concerned = concerned || !f.off && decided.DependsOn(node, c.Old, c.New)
 	}
 	f.setState(len(changed) > 0 || !others, func(s *dataplane.State) {
 		s.Reader, s.Changed, s.DatastoreSynced = next, changed, next.InSync()

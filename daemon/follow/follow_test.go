@@ -616,3 +616,25 @@ func TestEndpointsOfServices(t *testing.T) {
 		r.expect("another one elsewhere", changed)
 	})
 }
+
+// Without BGP the agents follow the datastore: at once there is nothing of peers to wait for, so leftovers may go.
+func TestWithoutBGP(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t, diary: &diary{}, tables: datastore.NewTables(zap.NewNop(), "")}
+		r.follower = New(Config{Tables: r.tables, Agents: []Agent{&fakeAgent{diary: r.diary}},
+			Kinds: []model.Kind{model.KindNetworkPolicy}, Log: zap.NewNop(),
+			Keep: func(*datastore.Snapshot, bgp.Desired) { t.Error("a decision about BGP is kept") }})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.follower.Run(ctx) }()
+		r.expect("nothing has been read")
+		r.begin()
+		r.expect("the datastore is in sync", "agent all true changed [] synced true true")
+		r.tables.Apply(r.put(model.KindNetworkPolicy, "default", "web", "{}"))
+		r.expect("an object", "agent all false changed [web] synced true true")
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}

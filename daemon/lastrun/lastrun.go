@@ -43,7 +43,7 @@ const (
 
 // Config has the settings of a Part.
 type Config struct {
-	Path string // of the file
+	Path string // of the file; empty: no state is kept, nor used
 	// Origin identifies the datastore by the settings of this host.
 	Origin func() (laststate.Origin, error)
 	// BesideCalico has BGP begin although a calico-node may be active on this host.
@@ -80,6 +80,9 @@ type Part struct {
 func New(d deps.Deps, c Config) *Part {
 	l := &Part{Deps: d, config: c, log: d.Log.Named("last-state"), changed: make(chan struct{}, 1),
 		patience: cmp.Or(c.Patience, shortPatience)}
+	if c.Path == "" {
+		return l
+	}
 	var err error
 	if l.origin, err = c.Origin(); err == nil {
 		l.earlier, err = laststate.Read(c.Path, d.Node.Name, l.origin, kinds())
@@ -107,7 +110,12 @@ func (l *Part) Name() string { return "last-state" }
 func kinds() []model.Kind { return append(bgp.Kinds(), model.KindClusterInformation) }
 
 // Needs implements part.Watcher.
-func (l *Part) Needs() part.Needs { return part.AllOf(kinds()...) }
+func (l *Part) Needs() part.Needs {
+	if l.config.Path == "" {
+		return nil
+	}
+	return part.AllOf(kinds()...)
+}
 
 // Run implements part.Part. When it ends the file is as the datastore is.
 func (l *Part) Run(ctx context.Context) error {
@@ -288,6 +296,9 @@ func (l *Part) keep(d bus.Decision) {
 // write writes the latest state, unless the file has the same objects. With confirm the file shows that they are still
 // valid: it gets the time, and the revision of the datastore. The result is false after a failure.
 func (l *Part) write(confirm bool) bool {
+	if l.config.Path == "" {
+		return true
+	}
 	l.mu.Lock()
 	k := l.latest
 	l.mu.Unlock()

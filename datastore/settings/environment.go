@@ -20,12 +20,7 @@ var variables = []group{
 		CNI_TOKEN_REFRESH_INTERVAL SKIP_CNI_BINARIES UPDATE_CNI_BINARIES CALICO_MANAGE_CNI CALICO_CNI_SERVICE_ACCOUNT
 		LOG_LEVEL LOG_FILE_PATH LOG_FILE_MAX_SIZE LOG_FILE_MAX_AGE LOG_FILE_MAX_COUNT KUBERNETES_NODE_NAME`},
 	{names: `ENABLED_CONTROLLERS RECONCILER_PERIOD COMPACTION_PERIOD SYNC_NODE_LABELS AUTO_HOST_ENDPOINTS`},
-	{state: NotDone, holds: true, names: "CALICO_NETWORKING_BACKEND=bird=gobgp",
-		text: "Manx always runs BGP: this node listens on port 179, has sessions with the mesh and makes the " +
-			"routes that it learns"},
-	{state: NotDone, holds: true, names: "CALICO_NETWORKING=true",
-		text: "Manx always runs BGP: this node listens on port 179, has sessions with the mesh and makes the " +
-			"routes that it learns"},
+	{names: "CALICO_NETWORKING_BACKEND CALICO_NETWORKING"},
 	{state: Differently, names: "BGP_LOGSEVERITYSCREEN", text: logText},
 	{state: NotDone, names: "ETCD_DISCOVERY_SRV CALICO_ETCD_DISCOVERY_SRV",
 		text: "name the servers in ETCD_ENDPOINTS"},

@@ -148,7 +148,7 @@ func TestSettingsThatMatter(t *testing.T) {
 	local := felixconfig.NewLocal([]string{"FELIX_WIREGUARDENABLED=false", "FELIX_DEBUGMEMORYPROFILEPATH=/p",
 		"FELIX_FOO=1",
 		"FELIX_IPINIPMTU=big", "FELIX_WIREGUARDENABLEDV6=yes"}, "", "")
-	env := map[string]string{"CALICO_NETWORKING_BACKEND": "none", "CALICO_NETWORKING": "1", "ETCD_PASSWORD": "x"}
+	env := map[string]string{"CALICO_NETWORKING_BACKEND": "none", "ETCD_PASSWORD": "x"}
 	got := lines(Here(Input{Reader: r, Node: "n1", Local: local, IPVS: true, Unread: []string{"AdminNetworkPolicy"},
 		Getenv: func(name string) string { return env[name] }}))
 	want := `FELIX_FOO in the environment: FOO=(set)
@@ -157,15 +157,13 @@ FELIX_DEBUGMEMORYPROFILEPATH in the environment: debugMemoryProfilePath=/p
 FELIX_IPINIPMTU in the environment: ipipMTU (wrong value)=big
 FelixConfiguration/node.n1: policySyncPathPrefix=/var/run/nodeagent
 FELIX_WIREGUARDENABLEDV6 in the environment: wireguardEnabledV6=yes (danger)
-CALICO_NETWORKING_BACKEND in the environment: CALICO_NETWORKING_BACKEND=none (danger)
 Kubernetes: AdminNetworkPolicy=in use (danger)
 the interface kube-ipvs0: kube-proxy-ipvs=in use (danger)`
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if want := []string{"AdminNetworkPolicy", "BaselineAdminNetworkPolicy", "CALICO_NETWORKING",
-		"CALICO_NETWORKING_BACKEND", "bpfEnabled", "kube-proxy-ipvs", "wireguardEnabled",
-		"wireguardEnabledV6"}; !slices.Equal(Holding(), want) {
+	if want := []string{"AdminNetworkPolicy", "BaselineAdminNetworkPolicy", "bpfEnabled", "kube-proxy-ipvs",
+		"wireguardEnabled", "wireguardEnabledV6"}; !slices.Equal(Holding(), want) {
 		t.Errorf("these hold a node: %q", Holding())
 	}
 }

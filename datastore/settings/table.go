@@ -122,6 +122,11 @@ func Find(place, name string) (Row, bool) {
 	return r, ok
 }
 
+// Known reports whether a setting has that name, in any place.
+func Known(name string) bool {
+	return slices.ContainsFunc(Rows(), func(r Row) bool { return r.Name == name })
+}
+
 // Holding returns the names of the settings that keep a node from becoming ready, in order.
 func Holding() (names []string) {
 	for _, r := range Rows() {

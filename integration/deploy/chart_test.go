@@ -62,6 +62,9 @@ var settings = map[string][]string{
 		"bgp.filters[0].spec.importV4[0].action=Reject", "pools.objects[0].name=pods",
 		"pools.objects[0].spec.cidr=10.244.0.0/16"},
 	"birdsock": {"bgp.birdSocket=true"},
+	"vxlan":    {"networking=vxlan", "pools.ipv4.vxlanMode=CrossSubnet", "pools.ipv6.vxlanMode=Always"},
+	"foreign":  {"networking=none", `cni.foreignInterfaces=eni\,vlan`},
+	"canal":    {"networking=none", `cni.networkConfig=of flannel`},
 	"everything": {"controllers=off", "http.exposed=true", "metrics.podMonitor.enabled=true", "pools.create=false",
 		"metrics.prometheusRule.enabled=true", "bgp.passwordSecrets={mesh,tor}", "bgp.refuseDefaultRoute=true",
 		"policy.enabled=false", "policy.counters=true", "policy.flowLog=-", "kubernetesAPI.host=10.0.0.1",
@@ -278,8 +281,14 @@ func TestWrongValues(t *testing.T) {
 		"bgp.peers[0].name=tor,bgp.peers[0].spec.asNumber=1":                   "set calicoAPIGroup to the group",
 		"datastoreMigration=true":                                              "needs datastore=kubernetes and calico",
 
-		"pools.ipv4.vxlanMode=Sometimes":                         "at '/pools/ipv4/vxlanMode'",
-		"pools.ipv4.ipipMode=Always,pools.ipv4.vxlanMode=Always": "exclude each other",
+		"networking=off":                 "at '/networking': value must be one of",
+		"networking=vxlan":               "networking=vxlan needs pools.ipv4.vxlanMode",
+		"networking=none":                "name the interfaces of the other network's plugin",
+		"cni.foreignInterfaces=eni":      "cni.foreignInterfaces needs networking=none",
+		"cni.foreignInterfaces=e/i":      "at '/cni/foreignInterfaces'",
+		"pools.ipv4.vxlanMode=Sometimes": "at '/pools/ipv4/vxlanMode'",
+		"networking=none,cni.foreignInterfaces=eni,bgp.birdSocket=true": "networking=none has no BGP",
+		"pools.ipv4.ipipMode=Always,pools.ipv4.vxlanMode=Always":        "exclude each other",
 	}
 	// The schema reports all wrong values at once: those of different places share a run. The checks report one.
 	for len(cases) > 0 {
@@ -770,6 +779,54 @@ func TestRightsFollowSettings(t *testing.T) {
 					t.Errorf("%s: too much: %+v", r.Name, rule)
 				}
 			}
+		}
+	}
+}
+
+// The network of pods decides what the nodes get: no plugin beside that of another network, and no addresses and pools.
+func TestNetworkingFollowsTheValue(t *testing.T) {
+	node := func(values ...string) *corev1.PodSpec {
+		t.Helper()
+		for _, d := range find[appsv1.DaemonSet](t, render(t, values), "DaemonSet") {
+			if d.Name == "manx-node" {
+				return &d.Spec.Template.Spec
+			}
+		}
+		t.Fatalf("%v: no DaemonSet manx-node", values)
+		return nil
+	}
+	for name, want := range map[string]struct {
+		plugin bool
+		env    map[string]string // "-": the variable is not there
+	}{
+		"defaults": {true, map[string]string{"CALICO_NETWORKING_BACKEND": "-", "CALICO_IPV4POOL_VXLAN": "-",
+			"FELIX_INTERFACEPREFIX": "-", "IP": "autodetect", "CLUSTER_TYPE": "k8s,bgp"}},
+		"vxlan": {true, map[string]string{"CALICO_NETWORKING_BACKEND": "vxlan", "CALICO_IPV4POOL_VXLAN": "CrossSubnet",
+			"CALICO_IPV6POOL_VXLAN": "Always", "IP": "autodetect", "CLUSTER_TYPE": "k8s"}},
+		"foreign": {false, map[string]string{"CALICO_NETWORKING_BACKEND": "none", "FELIX_INTERFACEPREFIX": "eni,vlan",
+			"IP": "-", "CALICO_IPV4POOL_IPIP": "-", "MANX_CNI_CONF_DIR": "-", "CLUSTER_TYPE": "k8s"}},
+		"canal": {true, map[string]string{"CALICO_NETWORKING_BACKEND": "none", "FELIX_INTERFACEPREFIX": "-", "IP": "-",
+			"CNI_NETWORK_CONFIG": "of flannel"}},
+		"adopted etcd": {true, map[string]string{"CALICO_NETWORKING_BACKEND": "calico-config/calico_backend"}},
+	} {
+		spec := node(settings[name]...)
+		got := map[string]string{}
+		for _, e := range spec.Containers[0].Env {
+			got[e.Name] = e.Value
+			if from := e.ValueFrom; from != nil && from.ConfigMapKeyRef != nil {
+				got[e.Name] = from.ConfigMapKeyRef.Name + "/" + from.ConfigMapKeyRef.Key
+			}
+		}
+		for variable, value := range want.env {
+			if have, there := got[variable]; there != (value != "-") || there && have != value {
+				t.Errorf("%s: %s is %q (there: %t), want %q", name, variable, have, there, value)
+			}
+		}
+		mounts := slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool {
+			return strings.HasPrefix(v.Name, "cni-")
+		})
+		if plugin := len(spec.InitContainers) > 0; plugin != want.plugin || mounts != want.plugin {
+			t.Errorf("%s: installs a plugin: %t, mounts its folders: %t, want %t", name, plugin, mounts, want.plugin)
 		}
 	}
 }

@@ -187,6 +187,8 @@ var allowed = []struct {
 	{"daemon/plugins", []string{"cni", "cni/engine", "cni/kubeapi", "cni/server", "daemon/bus", "daemon/deps",
 		"daemon/part", "dataplane/endpointstatus", "dataplane/podnet", "datastore/felixconfig", "datastore/model",
 		"datastore/safefile", "ipam", "ipam/warm", "proto/server"}},
+	{"daemon/nobgp", []string{"daemon/deps", "daemon/part", "datastore/ippool", "datastore/model", "datastore/selector",
+		"proto/server"}},
 	{"daemon/envflag", nil},
 	{"daemon/footprint", nil},
 	{"daemon/restarts", nil},

@@ -33,9 +33,9 @@ func (v *BGPView) ResetPeer(ctx context.Context, r *manxv1.ResetPeerRequest) (*m
 	if !ok {
 		return nil, status.Errorf(codes.InvalidArgument, "kind = %q: want soft-in, soft-out, soft or hard", r.GetKind())
 	}
-	bgp := v.now().Speaker
-	if bgp == nil {
-		return nil, status.Error(codes.Unavailable, "manxd is starting: BGP does not run yet")
+	bgp, err := v.speaker()
+	if err != nil {
+		return nil, err
 	}
 	addr, err := findPeer(bgp, r.GetPeer())
 	if err != nil {
@@ -57,9 +57,9 @@ func (v *BGPView) ResetPeer(ctx context.Context, r *manxv1.ResetPeerRequest) (*m
 
 // ClearPeer implements manxv1.ManxServer.
 func (v *BGPView) ClearPeer(_ context.Context, r *manxv1.ClearPeerRequest) (*manxv1.ClearPeerResponse, error) {
-	bgp := v.now().Speaker
-	if bgp == nil {
-		return nil, status.Error(codes.Unavailable, "manxd is starting: BGP does not run yet")
+	bgp, err := v.speaker()
+	if err != nil {
+		return nil, err
 	}
 	addr, err := findPeer(bgp, r.GetPeer())
 	if err != nil {
@@ -76,6 +76,10 @@ func (v *BGPView) ClearPeer(_ context.Context, r *manxv1.ClearPeerRequest) (*man
 func (v *NodeView) Drain(ctx context.Context, r *manxv1.DrainRequest) (*manxv1.DrainResponse, error) {
 	if len(r.GetPeers()) > 0 {
 		return v.drainPeers(ctx, r)
+	}
+	if off := v.bgp.now().Off; off != "" {
+		return nil, status.Error(codes.FailedPrecondition, off+": a drain withdraws the routes that a node announces, "+
+			"and this one announces none")
 	}
 	timeout := model.DefaultDrainTimeout
 	if r.TimeoutMs != nil {
@@ -109,8 +113,8 @@ func (v *NodeView) drainPeers(ctx context.Context, r *manxv1.DrainRequest) (*man
 	if r.TimeoutMs != nil {
 		return nil, status.Error(codes.InvalidArgument, "timeout_ms: the routes of a drained peer are not withdrawn")
 	}
-	if v.bgp.now().Speaker == nil {
-		return nil, status.Error(codes.Unavailable, "manxd is starting: BGP does not run yet")
+	if _, err := v.bgp.speaker(); err != nil {
+		return nil, err
 	}
 	peers, err := bgp.PeersToDrain(v.bgp.desired().Sessions, r.GetPeers())
 	if err != nil {

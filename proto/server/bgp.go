@@ -8,6 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/manxnet/manx/bgp"
 	"github.com/manxnet/manx/bgp/fib"
 	"github.com/manxnet/manx/bgp/speaker"
@@ -28,6 +31,8 @@ type BGPSource struct {
 	Speaker BGP // nil: not started yet
 	// Desired is the last configuration of the speaker; nil: none.
 	Desired func() bgp.Desired
+	// Off is why this node has no BGP; empty: it has.
+	Off string
 }
 
 // BGP has the calls of *speaker.Speaker that the view uses.
@@ -46,6 +51,18 @@ type BGP interface {
 	Answers()
 	ResetSession(context.Context, netip.Addr, speaker.ResetKind) error
 	ClearSession(netip.Addr) (before speaker.SessionStatus, ok bool)
+}
+
+// speaker returns the speaker, or an error for the caller: there is no BGP on this node, or not yet.
+func (v *BGPView) speaker() (BGP, error) {
+	now := v.now()
+	switch {
+	case now.Off != "":
+		return nil, status.Error(codes.FailedPrecondition, now.Off)
+	case now.Speaker == nil:
+		return nil, status.Error(codes.Unavailable, "manxd is starting: BGP does not run yet")
+	}
+	return now.Speaker, nil
 }
 
 func (v *BGPView) desired() bgp.Desired {
@@ -71,10 +88,16 @@ func (v *BGPView) Ready() Check {
 	return c
 }
 
-// Checks implements Checker.
-func (v *BGPView) Checks() []Check { return []Check{v.Ready()} }
+// Checks implements Checker. There are none on a node without BGP.
+func (v *BGPView) Checks() []Check {
+	if v.now().Off != "" {
+		return nil
+	}
+	return []Check{v.Ready()}
+}
 
 func (v *BGPView) status(r *manxv1.GetStatusResponse) {
+	r.BgpOff = v.now().Off
 	if v.now().Desired != nil {
 		d := v.desired()
 		r.AsNumber, r.RouterId, r.Drain = d.Global.LocalAS, text(d.Global.RouterID), string(d.Drain)

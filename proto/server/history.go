@@ -15,9 +15,9 @@ import (
 // ListPeerTransitions implements manxv1.ManxServer.
 func (v *BGPView) ListPeerTransitions(_ context.Context, r *manxv1.ListPeerTransitionsRequest) (
 	*manxv1.ListPeerTransitionsResponse, error) {
-	s := v.now().Speaker
-	if s == nil {
-		return nil, status.Error(codes.Unavailable, "BGP is not running yet")
+	s, err := v.speaker()
+	if err != nil {
+		return nil, err
 	}
 	addr, err := netip.ParseAddr(r.GetPeer()) // invalid: a name, or all
 	object := "BGPPeer/" + r.GetPeer()

@@ -41,13 +41,12 @@ const (
 func (v *BGPView) ListPeerRoutes(
 	r *manxv1.ListPeerRoutesRequest, stream grpc.ServerStreamingServer[manxv1.ListPeerRoutesResponse],
 ) error {
-	speaker := v.now().Speaker
-	if speaker == nil {
-		return status.Error(codes.Unavailable, "BGP is not running yet")
+	speaker, err := v.speaker()
+	if err != nil {
+		return err
 	}
 	var peer netip.Addr
 	if r.GetPeer() != "" || r.GetDirection() != routesRejected && r.GetDirection() != routesTable {
-		var err error
 		if peer, err = findPeer(speaker, r.GetPeer()); err != nil {
 			return err
 		}

@@ -18,6 +18,9 @@ import (
 
 // ListPeers implements manxv1.ManxServer.
 func (v *BGPView) ListPeers(_ context.Context, r *manxv1.ListPeersRequest) (*manxv1.ListPeersResponse, error) {
+	if off := v.now().Off; off != "" {
+		return nil, status.Error(codes.FailedPrecondition, off)
+	}
 	object := r.GetRequestedBy()
 	answer := &manxv1.ListPeersResponse{}
 	for _, p := range v.peers() {
@@ -49,7 +52,11 @@ func (v *BGPView) GetPeer(_ context.Context, r *manxv1.GetPeerRequest) (*manxv1.
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "address = %q: want an IP address", r.GetAddress())
 	}
-	if now := v.now(); now.Speaker != nil {
+	now := v.now()
+	if now.Off != "" {
+		return nil, status.Error(codes.FailedPrecondition, now.Off)
+	}
+	if now.Speaker != nil {
 		if st, ok := now.Speaker.Session(addr.Unmap()); ok {
 			return &manxv1.GetPeerResponse{Peer: peerDetails(st, v.desired())}, nil
 		}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/manxnet/manx/bgp/speaker"
@@ -18,6 +20,9 @@ import (
 // changes, and regularly. A state that lasts shorter may be missed, the last one never.
 func (o *overview) Watch(r *manxv1.WatchRequest, stream grpc.ServerStreamingServer[manxv1.WatchResponse]) error {
 	ctx := stream.Context()
+	if off := o.server.BGP.now().Off; off != "" && r.GetPeers() {
+		return status.Error(codes.FailedPrecondition, off)
+	}
 	if !r.GetStatus() && !r.GetPeers() && !r.GetRoutes() {
 		r = &manxv1.WatchRequest{Status: true, Peers: true, Routes: true}
 	}

@@ -452,8 +452,9 @@ type GetStatusResponse struct {
 	Routes        map[string]uint32 `protobuf:"bytes,12,rep,name=routes,proto3" json:"routes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Endpoints     map[string]uint32 `protobuf:"bytes,13,rep,name=endpoints,proto3" json:"endpoints,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Notices       uint32            `protobuf:"varint,14,opt,name=notices,proto3" json:"notices,omitempty"`
-	Drain         string            `protobuf:"bytes,15,opt,name=drain,proto3" json:"drain,omitempty"`   // "draining", "withdrawn", or empty while in service
-	Policy        *PolicyStatus     `protobuf:"bytes,16,opt,name=policy,proto3" json:"policy,omitempty"` // absent if this daemon does not program policy
+	Drain         string            `protobuf:"bytes,15,opt,name=drain,proto3" json:"drain,omitempty"`                 // "draining", "withdrawn", or empty while in service
+	Policy        *PolicyStatus     `protobuf:"bytes,16,opt,name=policy,proto3" json:"policy,omitempty"`               // absent if this daemon does not program policy
+	BgpOff        string            `protobuf:"bytes,17,opt,name=bgp_off,json=bgpOff,proto3" json:"bgp_off,omitempty"` // why this node has no BGP; empty: it has
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -598,6 +599,13 @@ func (x *GetStatusResponse) GetPolicy() *PolicyStatus {
 		return x.Policy
 	}
 	return nil
+}
+
+func (x *GetStatusResponse) GetBgpOff() string {
+	if x != nil {
+		return x.BgpOff
+	}
+	return ""
 }
 
 // PolicyStatus compares the kernel's rules with policy.
@@ -6892,7 +6900,7 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\vquarantined\x18\a \x01(\rR\vquarantined\x12\x1a\n" +
 	"\brevision\x18\b \x01(\x03R\brevision\x12(\n" +
 	"\x10answered_unix_ms\x18\t \x01(\x03R\x0eansweredUnixMs\"\x12\n" +
-	"\x10GetStatusRequest\"\xab\x06\n" +
+	"\x10GetStatusRequest\"\xc4\x06\n" +
 	"\x11GetStatusResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04ipv4\x18\x02 \x01(\tR\x04ipv4\x12\x12\n" +
@@ -6910,7 +6918,8 @@ const file_manx_v1_manx_proto_rawDesc = "" +
 	"\tendpoints\x18\r \x03(\v2).manx.v1.GetStatusResponse.EndpointsEntryR\tendpoints\x12\x18\n" +
 	"\anotices\x18\x0e \x01(\rR\anotices\x12\x14\n" +
 	"\x05drain\x18\x0f \x01(\tR\x05drain\x12-\n" +
-	"\x06policy\x18\x10 \x01(\v2\x15.manx.v1.PolicyStatusR\x06policy\x1a8\n" +
+	"\x06policy\x18\x10 \x01(\v2\x15.manx.v1.PolicyStatusR\x06policy\x12\x17\n" +
+	"\abgp_off\x18\x11 \x01(\tR\x06bgpOff\x1a8\n" +
 	"\n" +
 	"PeersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +

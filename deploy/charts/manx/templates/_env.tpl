@@ -30,8 +30,21 @@
     fieldRef:
       fieldPath: spec.nodeName
 {{- end }}
+{{- if ne .Values.networking "auto" }}
+- name: CALICO_NETWORKING_BACKEND
+  value: {{ .Values.networking }}
+{{- else if $adopted }}
+- name: CALICO_NETWORKING_BACKEND
+  valueFrom:
+    configMapKeyRef: {name: {{ .Values.etcd.configMap }}, key: calico_backend, optional: true}
+{{- end }}
+{{- with .Values.cni.foreignInterfaces }}
+- name: FELIX_INTERFACEPREFIX
+  value: {{ . | quote }}
+{{- end }}
 - name: CLUSTER_TYPE
-  value: k8s,bgp
+  value: k8s{{ if has .Values.networking (list "auto" "bird") }},bgp{{ end }}
+{{- if ne .Values.networking "none" }}
 - name: IP
   value: {{ .Values.node.ip | quote }}
 - name: IP_AUTODETECTION_METHOD
@@ -46,7 +59,9 @@
 - name: AS
   value: {{ . | toString | quote }}
 {{- end }}
-{{- if .Values.pools.create }}
+{{- end }}
+{{- if eq .Values.networking "none" }}
+{{- else if .Values.pools.create }}
 {{- range $family, $pool := dict "4" .Values.pools.ipv4 "6" .Values.pools.ipv6 }}
 {{- with $pool.cidr }}
 - name: CALICO_IPV{{ $family }}POOL_CIDR
@@ -111,6 +126,7 @@
 # The Deployment manx-controllers has them, with rights of its own.
 - name: MANX_CONTROLLERS
   value: "off"
+{{- if include "manx.plugin" . }}
 # The CNI configuration is written when the node can serve pods.
 - name: MANX_CNI_CONF_DIR
   value: /host/etc/cni/net.d
@@ -124,6 +140,7 @@
 {{- with .Values.cni.networkConfig }}
 - name: CNI_NETWORK_CONFIG
   value: {{ . | quote }}
+{{- end }}
 {{- end }}
 {{- end }}
 - name: MANX_HTTP_LISTEN

@@ -280,3 +280,16 @@ argocd.argoproj.io/sync-options: Prune=false,Delete=false
 - name: MANX_LOG_LEVEL
   value: {{ .Values.logLevel }}
 {{- end }}
+
+{{- /* Whether this release installs the CNI plugin calico: not beside the plugin of another network. */ -}}
+{{- define "manx.plugin" -}}
+{{ if not (and (eq .Values.networking "none") .Values.cni.foreignInterfaces) }}true{{ end }}
+{{- end }}
+
+{{- /* Further variables of the containers on the nodes. */ -}}
+{{- define "manx.services" -}}
+# How to reach the API without kube-proxy, as installations of Calico say it.
+- configMapRef:
+    name: kubernetes-services-endpoint
+    optional: true
+{{- end }}
