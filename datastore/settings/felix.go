@@ -30,7 +30,8 @@ var felix = []group{
 	{state: NotDone, names: "policySyncPathPrefix",
 		text: "there is no socket for dikastes: rules on HTTP are enforced for their addresses and ports alone"},
 	{state: NotDone, names: "nftablesFlowTableOffload nftablesFlowTableDataIfacePattern",
-		text: "flows are not offloaded: each packet takes the path through the rules"},
+		text: "flows are not offloaded: packets of a flow table would pass the source check, rates, DSCP and other " +
+			"programs' rules unseen (decision 0025)"},
 	{state: NotDone, names: "istioAmbientMode istioDSCPMark",
 		text: "the traffic of Istio's ambient mesh has no rules of its own"},
 	{names: "debugHost debugPort"},
