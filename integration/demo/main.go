@@ -178,7 +178,7 @@ func (d *demo) startFirst() error {
 	if err := n1.StartManxd(append(n1.EmbedDatastore(), "--no-default-pools")...); err != nil {
 		return err
 	}
-	return n1.Ready(30 * time.Second)
+	return n1.Ready(90 * time.Second)
 }
 
 // configure writes an operator's objects: one pool, and the router as a peer of every node of its rack.
@@ -212,7 +212,7 @@ func (d *demo) startOthers() error {
 		}
 	}
 	for _, name := range []string{"n2", "n3"} {
-		if err := d.lab.Node(name).Ready(30 * time.Second); err != nil {
+		if err := d.lab.Node(name).Ready(90 * time.Second); err != nil {
 			return err
 		}
 	}
@@ -276,7 +276,7 @@ func (d *demo) killUnderTraffic() error {
 	if err := n2.StartManxd(); err != nil {
 		return err
 	}
-	if err := n2.Ready(60 * time.Second); err != nil {
+	if err := n2.Ready(180 * time.Second); err != nil {
 		return err
 	}
 	if err := d.waitSessions(); err != nil {
