@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
 	"os/exec"
 	"strings"
 	"testing"
@@ -18,6 +20,31 @@ import (
 type emptyStore struct{ datastore.Backend }
 
 func (emptyStore) Keeps(model.Kind) bool { return false }
+
+// TestFamiliesOfTheConfiguration has pods get addresses of the node's families.
+func TestFamiliesOfTheConfiguration(t *testing.T) {
+	d := deps.Deps{Node: deps.Node{Name: "n1"}, Log: zap.NewNop()}
+	for want, o := range map[string]nodeOptions{
+		`{"type":"calico-ipam"}`:                                            {ip: "autodetect"},
+		`{"assign_ipv6":"true","type":"calico-ipam"}`:                       {ip: "autodetect", ip6: "autodetect"},
+		`{"assign_ipv4":"false","assign_ipv6":"true","type":"calico-ipam"}`: {ip: "none", ip6: "autodetect"},
+	} {
+		config, err := newCNIConfig(d, &options{node: o, cni: cniOptions{confDir: t.TempDir(), manage: true}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list struct {
+			Plugins []struct{ IPAM json.RawMessage }
+		}
+		if err := json.Unmarshal(config.(*cniConfig).Conflist, &list); err != nil {
+			t.Fatal(err)
+		}
+		var got bytes.Buffer
+		if err := json.Compact(&got, list.Plugins[0].IPAM); err != nil || got.String() != want {
+			t.Errorf("ipam is %s, want %s (%v)", &got, want, err)
+		}
+	}
+}
 
 // With policy, neither manxd nor the plugin without manxd attaches a container before the rules exist.
 func TestContainersWaitForTheFirstRules(t *testing.T) {
@@ -40,7 +67,7 @@ func TestContainersWaitForTheFirstRules(t *testing.T) {
 		if err := enforced(); (err != nil) != x.waits {
 			t.Errorf("policy %v: before the rules exist: %v", o.policy.on, err)
 		}
-		config, err := newCNIConfig(d, o.cni, o.datastore, o.policy.on)
+		config, err := newCNIConfig(d, &o)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -93,7 +93,8 @@ func (c *cniConfig) Notices() []server.Notice {
 }
 
 // newCNIConfig returns nil if another program writes it.
-func newCNIConfig(d deps.Deps, o cniOptions, store datastoreOptions, withPolicy bool) (part.Part, error) {
+func newCNIConfig(d deps.Deps, all *options) (part.Part, error) {
+	o, store := all.cni, all.datastore
 	if o.confDir == "" || !o.manage {
 		return nil, nil
 	}
@@ -106,11 +107,14 @@ func newCNIConfig(d deps.Deps, o cniOptions, store datastoreOptions, withPolicy 
 		template = string(text)
 	}
 	if template == "" {
-		template = install.DefaultTemplate(d.Kube != nil)
+		node := all.nodeConfig()
+		var families install.Families
+		families.V4, families.V6 = node.PodFamilies()
+		template = install.DefaultTemplate(d.Kube != nil, families)
 	}
 	content, err := install.Conflist(template, o.values(d, store))
 	if err == nil {
-		content, err = install.RequirePolicy(content, withPolicy)
+		content, err = install.RequirePolicy(content, all.policy.on)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("--cni-network-config: %w", err)

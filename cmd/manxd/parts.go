@@ -150,7 +150,7 @@ func orchestratorParts(o *options, deps deps.Deps, h *host, drain *drain) ([]par
 	if err != nil {
 		return nil, err
 	}
-	config, err := newCNIConfig(deps, o.cni, o.datastore, o.policy.on)
+	config, err := newCNIConfig(deps, o)
 	if err != nil {
 		return nil, err
 	}

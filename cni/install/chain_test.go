@@ -34,7 +34,7 @@ const calicos = `{"name":"k8s-pod-network","cniVersion":"0.3.1","plugins":[
 // manxs returns Manx's list.
 func manxs(t *testing.T, mtu int) []byte {
 	t.Helper()
-	content, err := Conflist(DefaultTemplate(true), values(mtu))
+	content, err := Conflist(DefaultTemplate(true, Families{V4: true}), values(mtu))
 	must(t, err)
 	content, err = RequirePolicy(content, true)
 	must(t, err)
@@ -136,7 +136,7 @@ func TestPluginsOfOthersStayInTheList(t *testing.T) {
 		t.Errorf("a new MTU gives\n%s\nwant\n%s", have, want)
 	}
 	// Another template: Manx's portmap goes, its sbr comes, and a tuning of its own is another than that of others.
-	template := strings.Replace(DefaultTemplate(true), `{"type": "portmap", "snat": true, `+
+	template := strings.Replace(DefaultTemplate(true, Families{V4: true}), `{"type": "portmap", "snat": true, `+
 		`"capabilities": {"portMappings": true}}`, `{"type":"sbr"},{"type":"tuning","mtu":1400}`, 1)
 	content, err := Conflist(template, values(3))
 	must(t, err)
@@ -246,7 +246,7 @@ func ordered(t *testing.T, text string) string {
 func TestListsOfOlderVersions(t *testing.T) {
 	f := Folder{t.TempDir()}
 	path, before := filepath.Join(f.Dir, listName), filepath.Join(f.Dir, listName+beforeSuffix)
-	withoutPolicy, err := Conflist(DefaultTemplate(true), values(0))
+	withoutPolicy, err := Conflist(DefaultTemplate(true, Families{V4: true}), values(0))
 	must(t, err)
 	for _, old := range [][]byte{manxs(t, 0), withoutPolicy} {
 		write(t, path, string(old), 0o600)

@@ -15,9 +15,23 @@ import (
 	"github.com/manxnet/manx/datastore/safefile"
 )
 
+// Families are the IP families in which pods get an address.
+type Families struct{ V4, V6 bool }
+
+// ipam returns what differs from the IPAM plugin's default, IPv4 alone.
+func (f Families) ipam() (text string) {
+	if !f.V4 {
+		text += `, "assign_ipv4": "false"`
+	}
+	if f.V6 {
+		text += `, "assign_ipv6": "true"`
+	}
+	return text
+}
+
 // DefaultTemplate returns the default network configuration, with Calico's tokens. Kubernetes policy applies if there
 // is a Kubernetes API.
-func DefaultTemplate(kubernetes bool) string {
+func DefaultTemplate(kubernetes bool, families Families) string {
 	pods := ""
 	if kubernetes {
 		pods = `,
@@ -40,7 +54,7 @@ func DefaultTemplate(kubernetes bool) string {
       "calico_api_group": "__CALICO_API_GROUP__",
       "nodename": "__KUBERNETES_NODE_NAME__",
       "mtu": __CNI_MTU__,
-      "ipam": {"type": "calico-ipam"}` + pods + `
+      "ipam": {"type": "calico-ipam"` + families.ipam() + `}` + pods + `
     },
     {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}}
   ]
@@ -323,7 +337,7 @@ func (f Folder) removeConflist(name string) (did []string, restored, stays bool,
 	if err != nil {
 		return nil, false, false, err
 	}
-	usual, err := parseList([]byte(strings.ReplaceAll(DefaultTemplate(true), "__CNI_MTU__", "0")))
+	usual, err := parseList([]byte(strings.ReplaceAll(DefaultTemplate(true, Families{V4: true}), "__CNI_MTU__", "0")))
 	if err != nil {
 		return nil, false, false, err
 	}

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(writerEnv); dir != "" {
 		for i := 0; ; i++ {
 			f := Folder{dir}
-			content, err := Conflist(DefaultTemplate(true), values(i%7))
+			content, err := Conflist(DefaultTemplate(true, Families{V4: true}), values(i%7))
 			if err == nil {
 				_, _, err = f.writeConflist(listName, "", content)
 			}
@@ -85,7 +85,7 @@ func read(t *testing.T, path string) string {
 func TestTokens(t *testing.T) {
 	v := values(0)
 	v["KUBERNETES_NODE_NAME"] = `odd "name"`
-	text, err := Conflist(DefaultTemplate(true), v)
+	text, err := Conflist(DefaultTemplate(true, Families{V4: true}), v)
 	must(t, err)
 	var list struct{ Plugins []map[string]any }
 	must(t, json.Unmarshal(text, &list))
@@ -119,7 +119,7 @@ func TestTheConflistThatWasThereComesBack(t *testing.T) {
 	path := filepath.Join(f.Dir, listName)
 	write(t, path, calicos, 0o600)
 	for mtu := range 3 {
-		content, err := Conflist(DefaultTemplate(true), values(mtu))
+		content, err := Conflist(DefaultTemplate(true, Families{V4: true}), values(mtu))
 		must(t, err)
 		must(t, f.put(content))
 		if !strings.Contains(read(t, path), fmt.Sprintf(`"mtu": %d`, 1000+mtu)) {
@@ -139,7 +139,7 @@ func TestTheConflistThatWasThereComesBack(t *testing.T) {
 	}
 	// Without an earlier conflist nothing stays; a conflist that another program has written since stays.
 	must(t, os.Remove(path))
-	content, _ := Conflist(DefaultTemplate(false), values(1))
+	content, _ := Conflist(DefaultTemplate(false, Families{V4: true}), values(1))
 	must(t, f.put(content))
 	must(t, f.writeKubeconfig([]byte("x")))
 	if did, err := f.Remove(); err != nil || len(did) != 1 || !strings.HasPrefix(did[0], "removed") {
@@ -199,12 +199,12 @@ func TestFullDisk(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	f := Folder{dir}
-	first, err := Conflist(DefaultTemplate(true), values(1))
+	first, err := Conflist(DefaultTemplate(true, Families{V4: true}), values(1))
 	must(t, err)
 	must(t, f.put(first))
 	for i := 0; os.WriteFile(filepath.Join(dir, fmt.Sprint("fill", i)), make([]byte, 4096), 0o600) == nil; i++ {
 	}
-	second, err := Conflist(DefaultTemplate(true), values(2))
+	second, err := Conflist(DefaultTemplate(true, Families{V4: true}), values(2))
 	must(t, err)
 	if err := f.put(second); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("error is %v", err)
@@ -265,7 +265,7 @@ func TestBinaries(t *testing.T) {
 func TestKeeper(t *testing.T) {
 	f := Folder{t.TempDir()}
 	path := filepath.Join(f.Dir, listName)
-	content, err := Conflist(DefaultTemplate(true), values(1))
+	content, err := Conflist(DefaultTemplate(true, Families{V4: true}), values(1))
 	must(t, err)
 	var ready atomic.Bool
 	var tokens atomic.Int32

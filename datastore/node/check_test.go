@@ -5,6 +5,26 @@ import (
 	"testing"
 )
 
+// Pods get addresses of the families in which their node has one.
+func TestFamiliesOfPods(t *testing.T) {
+	for rule, c := range map[string]struct {
+		config Config
+		v4, v6 bool
+	}{
+		"IPv4 is the default":              {v4: true},
+		"both":                             {Config{IP: "autodetect", IP6: "autodetect"}, true, true},
+		"IPv6 alone":                       {Config{IP: "none", IP6: "fd00::1"}, false, true},
+		"no IPv6":                          {Config{IP: "autodetect", IP6: "none"}, true, false},
+		"no pool of IPv6":                  {Config{IP6: "autodetect", Pool6: PoolConfig{CIDR: "none"}}, true, false},
+		"no IPv6 in the kernel":            {Config{IP6: "autodetect", NoIPv6: true}, true, false},
+		"an IPv4 address that others give": {Config{IP: "none"}, true, false},
+	} {
+		if v4, v6 := c.config.PodFamilies(); v4 != c.v4 || v6 != c.v6 {
+			t.Errorf("%s: IPv4 %t, IPv6 %t", rule, v4, v6)
+		}
+	}
+}
+
 func TestSettingsThatCanNeverWork(t *testing.T) {
 	for rule, c := range map[string]struct {
 		config Config

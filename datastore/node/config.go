@@ -60,6 +60,14 @@ func (c *Config) ip(f Family) (setting, method, variable string) {
 	return c.IP6, c.IP6Method, "IP6"
 }
 
+// PodFamilies reports in which families pods get an address if nothing else says so: in those in which this node has
+// one. A family without pools, on purpose or because the kernel has no IPv6, is none of them. Like the node's own
+// address, IPv4 is the default.
+func (c *Config) PodFamilies() (v4, v6 bool) {
+	v6 = c.IP6 != "" && c.IP6 != noAddress && c.Pool6.CIDR != noAddress && !c.NoIPv6
+	return c.IP != noAddress || !v6, v6
+}
+
 // autodetects reports whether an address is detected repeatedly while the daemon runs.
 func (c *Config) autodetects() bool { return c.IP == autodetect || c.IP6 == autodetect }
 

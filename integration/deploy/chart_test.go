@@ -281,8 +281,9 @@ func TestWrongValues(t *testing.T) {
 		"bgp.peers[0].name=tor,bgp.peers[0].spec.asNumber=1":                   "set calicoAPIGroup to the group",
 		"datastoreMigration=true":                                              "needs datastore=kubernetes and calico",
 
-		"networking=off":                 "at '/networking': value must be one of",
-		"networking=vxlan":               "networking=vxlan needs pools.ipv4.vxlanMode",
+		"networking=off":   "at '/networking': value must be one of",
+		"networking=vxlan": "networking=vxlan needs pools.ipv4.vxlanMode",
+		"networking=vxlan,pools.ipv4.vxlanMode=Always,node.ip6=autodetect": "with node.ip6 needs pools.ipv6.vxlanMode",
 		"networking=none":                "name the interfaces of the other network's plugin",
 		"cni.foreignInterfaces=eni":      "cni.foreignInterfaces needs networking=none",
 		"cni.foreignInterfaces=e/i":      "at '/cni/foreignInterfaces'",
