@@ -130,9 +130,14 @@ kubernetes-programs: ## the programs of a Kubernetes cluster, into a cache folde
 demo-kubernetes test-k8s-e2e: ARCHS := $(shell $(GO) env GOARCH)
 
 .PHONY: demo-kubernetes
-demo-kubernetes: programs image kubernetes-programs ## a Kubernetes cluster with real kubelets that runs on Manx (KEEP=1 leaves it running, MANIFESTS=1: without Helm; root)
+demo-kubernetes: demo-mode programs image kubernetes-programs ## a Kubernetes cluster with real kubelets that runs on Manx (MODE=vxlan: without BGP, KEEP=1 leaves it running, MANIFESTS=1: without Helm; root)
 	@$(NEED) $(CLUSTER_NEED)
-	$(GO) run ./integration/kubernetes/demo $(if $(KEEP),--keep) $(if $(MANIFESTS),--manifests)
+	$(GO) run ./integration/kubernetes/demo $(if $(MODE),--mode '$(MODE)') $(if $(KEEP),--keep) $(if $(MANIFESTS),--manifests)
+
+# A wrong mode is refused before minutes of builds.
+.PHONY: demo-mode
+demo-mode:
+	@$(if $(MODE),$(GO) run ./integration/kubernetes/demo --mode '$(MODE)' --check)
 
 .PHONY: demo-kubernetes-down
 demo-kubernetes-down: ## remove the cluster of `make demo-kubernetes KEEP=1` (root)
@@ -144,11 +149,11 @@ test-cluster: ## the tests on a cluster of real kubelets, with the programs of `
 
 # RESUME=1 goes on with the image of the earlier run: a new image would have results of its own.
 .PHONY: test-k8s-e2e
-test-k8s-e2e: $(if $(RESUME),,programs image) kubernetes-programs ## Kubernetes' own tests of the network; writes the table of docs/kubernetes-e2e.md; hours (PARALLEL=n tests at a time; root)
+test-k8s-e2e: $(if $(RESUME),,programs image) kubernetes-programs ## Kubernetes' own tests of the network; writes the tables of docs/kubernetes-e2e.md; hours (MODE=bgp|vxlan, FAMILIES=ipv4|dual|ipv6, PARALLEL=n tests at a time; root)
 	@$(NEED) $(CLUSTER_NEED) bind9-dnsutils curl netcat-openbsd wget
 	@integration/kubernetes/programs/build e2e.test regression-issue-74839
-	$(GO) run ./integration/kubernetes/conformance $(if $(FOCUS),--focus '$(FOCUS)') $(if $(RESUME),--resume) \
-	  $(if $(PARALLEL),--parallel $(PARALLEL))
+	$(GO) run ./integration/kubernetes/conformance $(if $(MODE),--mode '$(MODE)') $(if $(FAMILIES),--families '$(FAMILIES)') \
+	  $(if $(FOCUS),--focus '$(FOCUS)') $(if $(RESUME),--resume) $(if $(PARALLEL),--parallel $(PARALLEL))
 
 .PHONY: interop
 interop: build ## the matrix of Manx beside routers of other projects; writes the table of docs/interoperability.md (root)

@@ -92,17 +92,13 @@ func (n *Node) plug(tor *ToR, up uplink) error {
 // attach gives the node's end of a cable its addresses and, on the first, the way to the rest of the underlay.
 func (n *Node) attach(up uplink) error {
 	sn4, sn6 := subnet4(up.subnet), subnet6(up.subnet)
-	lines := []string{
-		fmt.Sprintf("link set %s up", up.device),
-		fmt.Sprintf("addr add %s/24 dev %s", host(sn4, up.address), up.device),
-	}
-	if n.lab.Spec.IPv6 {
-		lines = append(lines, fmt.Sprintf("addr add %s/64 dev %s nodad", host(sn6, up.address), up.device))
-	}
+	lines := append([]string{fmt.Sprintf("link set %s up", up.device)}, n.lab.addresses(up.device, up.subnet, up.address)...)
 	if len(n.uplinks) == 0 {
-		n.IP4 = host(sn4, up.address)
 		// Only this rack's subnet is on the link; the router has routes to the others.
-		lines = append(lines, fmt.Sprintf("route add 10.200.0.0/16 via %s", host(sn4, 1)))
+		if !n.lab.Spec.NoIPv4 {
+			n.IP4 = host(sn4, up.address)
+			lines = append(lines, fmt.Sprintf("route add 10.200.0.0/16 via %s", host(sn4, 1)))
+		}
 		if n.lab.Spec.IPv6 {
 			n.IP6 = host(sn6, up.address)
 			lines = append(lines, fmt.Sprintf("route add fd00:200::/32 via %s", host(sn6, 1)))
@@ -131,14 +127,19 @@ func (t *ToR) attach(port string, subnet int, routed bool) error {
 }
 
 func (t *ToR) address(device string, subnet int) error {
-	lines := []string{
-		fmt.Sprintf("link set %s up", device),
-		fmt.Sprintf("addr add %s/24 dev %s", host(subnet4(subnet), 1), device),
-	}
-	if t.lab.Spec.IPv6 {
-		lines = append(lines, fmt.Sprintf("addr add %s/64 dev %s nodad", host(subnet6(subnet), 1), device))
-	}
+	lines := append([]string{fmt.Sprintf("link set %s up", device)}, t.lab.addresses(device, subnet, 1)...)
 	return namespace.Batch(t.Namespace, lines...)
+}
+
+// addresses gives a device its addresses of a subnet, in the lab's families.
+func (l *Lab) addresses(device string, subnet int, number byte) (lines []string) {
+	if !l.Spec.NoIPv4 {
+		lines = append(lines, fmt.Sprintf("addr add %s/24 dev %s", host(subnet4(subnet), number), device))
+	}
+	if l.Spec.IPv6 {
+		lines = append(lines, fmt.Sprintf("addr add %s/64 dev %s nodad", host(subnet6(subnet), number), device))
+	}
+	return lines
 }
 
 // sysctl writes a kernel setting in a namespace.

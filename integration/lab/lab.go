@@ -33,6 +33,8 @@ type Spec struct {
 	Routed bool
 	// IPv6 adds IPv6 to the underlay.
 	IPv6 bool
+	// NoIPv4 leaves IPv4 out: nodes, and the routers on their cables, have addresses of IPv6 alone.
+	NoIPv4 bool
 	// PlainRouters keeps the routers from running BIRD: another program acts as the peer.
 	PlainRouters bool
 	// HardToRs is how many routers, the last ones, have no graceful restart: they drop the routes of a session that

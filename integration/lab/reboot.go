@@ -14,6 +14,9 @@ func (l *Lab) Start(name, dir string, cmd *exec.Cmd) (*Process, error) {
 // Gateway is the address of the first router on the cable to the node.
 func (n *Node) Gateway() string { return host(subnet4(n.uplinks[0].subnet), 1).String() }
 
+// Gateway6 is its address of IPv6.
+func (n *Node) Gateway6() string { return host(subnet6(n.uplinks[0].subnet), 1).String() }
+
 // Renew ends all that runs on the node and gives it a new namespace, as if the machine were switched off and on:
 // devices, routes and tables are gone, and the cables are plugged in again. Its files stay.
 func (n *Node) Renew() error {

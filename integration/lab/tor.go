@@ -89,7 +89,9 @@ func (t *ToR) config() string {
 			"multiplier 3; }; }\n")
 	}
 	for _, n := range t.neighbors {
-		t.session(&b, n.node, subnet4(n.subnet), n.address, "ipv4")
+		if !t.lab.Spec.NoIPv4 {
+			t.session(&b, n.node, subnet4(n.subnet), n.address, "ipv4")
+		}
 		if t.lab.Spec.IPv6 {
 			t.session(&b, n.node+"_v6", subnet6(n.subnet), n.address, "ipv6")
 		}

@@ -119,6 +119,9 @@ func (w *World) crashWhileAway(before *memory) error {
 			}
 		}
 		for _, n := range w.Workers {
+			if !w.hasBGP() {
+				continue // it keeps what the kernel has
+			}
 			err := eventually(func() (err error) {
 				out, _ := w.inDaemon(n, "/manxctl", "status") // it fails: the node is not ready
 				if !strings.Contains(out, "BGP and routes follow the state") {
@@ -334,8 +337,12 @@ func (w *World) during(what string, duration time.Duration, do func() error) err
 	if duration > time.Minute {
 		interval = "-interval=100ms"
 	}
-	direct := []string{interval, "-ping=" + server, "-tcp=" + server + ":7000"}
-	podToPod, err := w.inPod("node1", "client", w.Traffic(), direct...)
+	direct := []string{"-ping=" + server, "-tcp=" + server + ":7000"}
+	outside, err := w.targetOutside(direct)
+	if err != nil {
+		return err
+	}
+	podToPod, err := w.inPod("node1", "client", w.Traffic(), append([]string{interval}, direct...)...)
 	if err != nil {
 		return err
 	}
@@ -346,7 +353,7 @@ func (w *World) during(what string, duration time.Duration, do func() error) err
 	return w.underFlows(what, do, map[string]*exec.Cmd{
 		"from pod client on node1 to pod server on node2": podToPod,
 		"from pod client on node1 to Service echo":        toService,
-		"from outside to pod server on node2":             w.outside(w.Traffic(), direct...),
+		"from outside to pod server on node2":             w.outside(w.Traffic(), append([]string{interval}, outside...)...),
 	})
 }
 
@@ -364,6 +371,7 @@ var kernelTraces = []string{
 	`ip -o link | awk -F '[:@] *' '/cali|tunl|vxlan/{print "link " $2}'`,
 	`ip route show table all | grep -v ' dev lo ' | grep -v 'table local' | sed 's/^/route /'`,
 	`ip rule | sed 's/^/rule /'`,
+	`(bridge fdb show; ip neigh) | grep -F vxlan | sed 's/^/entry /'`,
 	`nft list table inet manx | sed '/^\tcounter /,/^\t}/d' |
 		sed -E 's/counter packets [0-9]+ bytes [0-9]+//; s/ (expires|timeout) [0-9a-z]+//g' |
 		sed -z 's/,\n[[:space:]]*/, /g' | sed -E 's/ *[,}]$//'`, // the elements of a set are one line
@@ -389,6 +397,9 @@ var since = regexp.MustCompile(`"uptime":\s*\{?\s*("seconds":\s*)?"?(\d+)`)
 
 // sessionsOf returns the times when the BGP sessions of a node came up.
 func (w *World) sessionsOf(n *lab.Node) (string, error) {
+	if !w.hasBGP() {
+		return "", nil
+	}
 	out, err := w.inDaemon(n, "/gobgp", "neighbor", "-j")
 	for range 5 { // ctr 1.6 loses the output of a program that ends at once, now and then
 		if err != nil || out != "" {

@@ -45,6 +45,9 @@ func (h byHand) Install(c *lab.Cluster) error {
 	return c.Apply(strings.NewReplacer("@etcd@", c.Etcd(), "@image@", byHandImage).Replace(byHandManifest))
 }
 
+// Network is BGP and IPv4.
+func (h byHand) Network() Network { return Network{BGP, lab.IPv4} }
+
 // Update restarts all pods, one after the other.
 func (h byHand) Update(c *lab.Cluster) error {
 	_, err := c.Kubectl("rollout", "restart", "-n", namespace, "daemonset/manx-node")

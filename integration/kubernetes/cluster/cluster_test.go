@@ -15,24 +15,25 @@ import (
 // TestCluster runs all steps with the shipped image and chart, and a minute of the soak.
 func TestCluster(t *testing.T) {
 	binaries(t)
-	install, err := Shipped("../../..", false)
+	install, err := Shipped("../../..", Network{BGP, lab.IPv4}, false)
 	if err != nil {
 		t.Skip(err)
 	}
-	all := Steps()
+	all := Steps(install.Network())
 	update := slices.IndexFunc(all, func(s Step) bool { return strings.HasPrefix(s.Name, "update") })
 	s := soakPlan{seed: soakSeed(t), duration: time.Minute, apart: crashesApart}
 	run(t, install, slices.Insert(all, update, s.step()))
 }
 
-// TestManifests installs without Helm.
+// TestManifests installs without Helm, with VXLAN in place of BGP, and pods and Services of both families.
 func TestManifests(t *testing.T) {
 	binaries(t)
-	install, err := Manifests("../../..")
+	network := Network{VXLAN, lab.Dual}
+	install, err := Manifests("../../..", network)
 	if err != nil {
 		t.Skip(err)
 	}
-	run(t, install, shortSteps())
+	run(t, install, shortSteps(network))
 }
 
 // TestByHand runs the steps with its own DaemonSet and image, and the etcd datastore. It shows whether the chart and
@@ -42,7 +43,7 @@ func TestByHand(t *testing.T) {
 	if os.Getenv("MANX_CLUSTER") != "by-hand" {
 		t.Skip("run it with MANX_CLUSTER=by-hand")
 	}
-	run(t, byHand{bin}, Steps())
+	run(t, byHand{bin}, Steps(byHand{}.Network()))
 }
 
 // TestAway ends the API server for MANX_AWAY, such as 10m or 1h. It runs if MANX_AWAY is set.
@@ -51,11 +52,11 @@ func TestAway(t *testing.T) {
 		t.Skip("how long is the API server away? Set MANX_AWAY=10m")
 	}
 	binaries(t)
-	install, err := Shipped("../../..", false)
+	install, err := Shipped("../../..", Network{BGP, lab.IPv4}, false)
 	if err != nil {
 		t.Skip(err)
 	}
-	begin := Steps()[:4:4]
+	begin := Steps(install.Network())[:4:4]
 	run(t, install, append(begin, interruptions()...))
 }
 

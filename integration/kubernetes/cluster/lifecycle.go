@@ -18,12 +18,7 @@ func (w *World) update() error {
 		if err := w.rolledOut(); err != nil {
 			return err
 		}
-		for _, n := range w.Workers {
-			if err := w.showSessions(n.Name); err != nil {
-				return err
-			}
-		}
-		return nil
+		return w.showAllSessions()
 	})
 }
 
@@ -67,10 +62,11 @@ type footprint []string
 // traces has the commands that list them.
 var traces = []string{
 	`ip -o link | awk -F '[:@] *' '{print "link " $2}'`,
-	`ip -o -4 addr | awk '{print "address " $2 " " $4}'`,
-	`ip route show table all type unicast | grep -v ' dev lo ' | sed 's/^/route /'`,
-	`ip route show table all type blackhole | sed 's/^/route /'`,
-	`ip rule | sed 's/^/rule /'`,
+	`ip -o addr show scope global | awk '{print "address " $2 " " $4}'`,
+	`(ip route show table all type unicast; ip -6 route show table all type unicast) | grep -v ' dev lo ' |
+		grep -v ^fe80 | sed 's/^/route /'`,
+	`(ip route show table all type blackhole; ip -6 route show table all type blackhole) | sed 's/^/route /'`,
+	`(ip rule; ip -6 rule) | sed 's/^/rule /'`,
 	`nft list tables`,
 	`find /etc/cni /opt/cni /var/lib/calico /run/calico /run/manx /var/lib/manx /var/log/calico /var/log/manx /var/lib/cni \
 		2>/dev/null`,

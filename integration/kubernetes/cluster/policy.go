@@ -32,7 +32,7 @@ func (w *World) networkPolicy() error {
 		if p.name == "server" {
 			continue
 		}
-		allowed := servedBy(p.name) == ":8080"
+		allowed := servedBy(p.name) == "8080"
 		if err := eventually(func() error {
 			err := connect(w.from(p.name, target))
 			switch {

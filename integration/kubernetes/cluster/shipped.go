@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"strconv"
 	"strings"
 
 	"github.com/manxnet/manx/integration/kubernetes/lab"
@@ -14,11 +15,15 @@ import (
 
 // Shipped is the users' installation: the image of `make image`, installed by the chart, or by the manifests where Helm
 // is not in the cache. unpublished selects byHand in place of both.
-func Shipped(root string, unpublished bool) (Installation, error) {
+func Shipped(root string, network Network, unpublished bool) (Installation, error) {
 	if unpublished {
-		return byHand{Bin: filepath.Join(root, "bin")}, nil
+		by := byHand{Bin: filepath.Join(root, "bin")}
+		if network != by.Network() {
+			return nil, fmt.Errorf("the DaemonSet made by hand has %s alone", by.Network())
+		}
+		return by, nil
 	}
-	s, err := newShipped(root)
+	s, err := newShipped(root, network)
 	if err != nil {
 		return nil, err
 	}
@@ -33,12 +38,12 @@ func Shipped(root string, unpublished bool) (Installation, error) {
 }
 
 // Manifests is the same without Helm.
-func Manifests(root string) (Installation, error) {
-	s, err := newShipped(root)
+func Manifests(root string, network Network) (Installation, error) {
+	s, err := newShipped(root, network)
 	return manifest{s}, err
 }
 
-func newShipped(root string) (shipped, error) {
+func newShipped(root string, network Network) (shipped, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
 		return shipped{}, err
@@ -51,7 +56,7 @@ func newShipped(root string) (shipped, error) {
 	if err != nil {
 		return shipped{}, err
 	}
-	s := shipped{deploy: filepath.Join(root, "deploy"), archive: newest}
+	s := shipped{deploy: filepath.Join(root, "deploy"), archive: newest, network: network}
 	s.version = strings.TrimSuffix(strings.TrimPrefix(filepath.Base(newest), "manx-"), "-"+runtime.GOARCH+".tar")
 	return s, nil
 }
@@ -76,7 +81,13 @@ func newest(paths []string) (string, error) {
 }
 
 // shipped has the fields that both installations share.
-type shipped struct{ deploy, archive, version string }
+type shipped struct {
+	deploy, archive, version string
+	network                  Network
+}
+
+// Network is what the values or variables of the installation are for.
+func (s shipped) Network() Network { return s.network }
 
 // Prepare imports the image.
 func (s shipped) Prepare(c *lab.Cluster) error { return c.Import(s.archive) }
@@ -100,7 +111,11 @@ func (h helm) chart() string { return filepath.Join(h.deploy, "charts", "manx") 
 
 // Install is `helm install`.
 func (h helm) Install(c *lab.Cluster) error {
-	return h.helm(c, "install", "manx", h.chart(), "--set=image.tag="+h.version, "--set=pools.ipv4.cidr="+lab.PodCIDR)
+	args := []string{"install", "manx", h.chart(), "--set=image.tag=" + h.version}
+	for _, s := range h.network.settings() {
+		args = append(args, "--set="+s.value)
+	}
+	return h.helm(c, args...)
 }
 
 // helmTest is `helm test`, where Helm has installed Manx.
@@ -145,12 +160,32 @@ var images = regexp.MustCompile(`(?m)^( +image: manxnet/manx):\S+$`)
 
 // manifest returns a file with the tested image, as a user writes a version into it.
 func (m manifest) manifest(name string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(m.deploy, "manifests", name))
-	return images.ReplaceAllString(string(text), "${1}:"+m.version), err
+	raw, err := os.ReadFile(filepath.Join(m.deploy, "manifests", name))
+	text := images.ReplaceAllString(string(raw), "${1}:"+m.version)
+	for _, s := range m.network.settings() {
+		for _, v := range strings.Fields(s.variables) {
+			text = withVariable(text, v)
+		}
+	}
+	return text, err
 }
 
-// kubeadm is the object in which kubeadm records the pods' addresses. Manx makes its first pool of them.
-const kubeadm = `
+// withVariable sets a variable NAME=VALUE of manxd in a manifest: in place of the one of that name, or beside others.
+func withVariable(manifest, variable string) string {
+	name, value, _ := strings.Cut(variable, "=")
+	have := regexp.MustCompile(`(?m)^( +- name: ` + name + `\n +value: ).*$`)
+	if have.MatchString(manifest) {
+		return have.ReplaceAllString(manifest, "${1}"+strconv.Quote(value))
+	}
+	return beside.ReplaceAllString(manifest, "$0\n${1}- name: "+name+"\n${1}  value: "+strconv.Quote(value))
+}
+
+// beside matches a variable that manxd alone has.
+var beside = regexp.MustCompile(`(?m)^( +)- name: CLUSTER_TYPE\n.*$`)
+
+// kubeadm returns the object in which kubeadm records the pods' addresses. Manx makes its first pool of them.
+func (m manifest) kubeadm() string {
+	return fmt.Sprintf(`
 apiVersion: v1
 kind: ConfigMap
 metadata: {name: kubeadm-config, namespace: kube-system}
@@ -158,12 +193,13 @@ data:
   ClusterConfiguration: |
     apiVersion: kubeadm.k8s.io/v1beta4
     kind: ClusterConfiguration
-    networking: {podSubnet: ` + lab.PodCIDR + `, serviceSubnet: ` + lab.ServiceCIDR + `, dnsDomain: cluster.local}
-`
+    networking: {podSubnet: %q, serviceSubnet: %q, dnsDomain: cluster.local}
+`, m.network.Families.PodCIDRs(), m.network.Families.ServiceCIDRs())
+}
 
 // Install is `kubectl create` of the definitions and `kubectl apply` of the rest, on a cluster like those of kubeadm.
 func (m manifest) Install(c *lab.Cluster) error {
-	if err := c.Apply(kubeadm); err != nil {
+	if err := c.Apply(m.kubeadm()); err != nil {
 		return err
 	}
 	if _, err := c.Kubectl("create", "-f", filepath.Join(m.deploy, "manifests", "manx-crds.yaml")); err != nil {
@@ -204,11 +240,11 @@ func (m manifest) Uninstall(c *lab.Cluster) error {
 }
 
 // String names the way for the demo.
-func (h helm) String() string { return fmt.Sprintf("helm install manx (%s)", h.version) }
+func (h helm) String() string { return fmt.Sprintf("helm install manx (%s; %v)", h.version, h.network) }
 
 // String names the way for the demo.
 func (m manifest) String() string {
-	return fmt.Sprintf("kubectl apply -f manx-kubernetes.yaml (%s)", m.version)
+	return fmt.Sprintf("kubectl apply -f manx-kubernetes.yaml (%s; %v)", m.version, m.network)
 }
 
 // String names the way for the demo.

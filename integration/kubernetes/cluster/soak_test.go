@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/manxnet/manx/integration/kubernetes/lab"
 )
 
 // soakSeed is MANX_SOAK_SEED, or a random one.
@@ -37,7 +39,7 @@ func TestSoak(t *testing.T) {
 		t.Fatal(err)
 	}
 	binaries(t)
-	install, err := Shipped("../../..", false)
+	install, err := Shipped("../../..", Network{BGP, lab.IPv4}, false)
 	if err != nil {
 		t.Skip(err)
 	}
@@ -47,7 +49,7 @@ func TestSoak(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	run(t, install, append(Steps()[:4:4], s.step(),
+	run(t, install, append(Steps(install.Network())[:4:4], s.step(),
 		Step{"two crashes within a second: the cost", (*World).crashTwice},
 		Step{"manxd hangs: the kubelet starts another container", (*World).hangs}))
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 
@@ -12,20 +13,31 @@ import (
 
 // shortSteps check that an installation works and can be removed. They leave out the properties that do not depend on
 // the kind of installation.
-func shortSteps() []Step {
-	all := Steps()
+func shortSteps(n Network) []Step {
+	all := Steps(n)
 	return append(all[:6:6], all[len(all)-1])
 }
 
 // Steps in their order: each needs the results of those before it.
-func Steps() []Step {
-	return slices.Concat([]Step{
-		{"switch on three nodes: kubelets register, without a network", (*World).switchOn},
-		{"install Manx: all nodes are Ready", (*World).installManx},
+func Steps(n Network) []Step {
+	between := []Step{
 		{"the router outside is a peer of all nodes: `gobgp neighbor` shows the sessions", (*World).peerWithRouter},
 		{"start pods on all nodes: each has an address of its node's block", (*World).startPods},
 		{"every pod reaches every other pod across nodes", (*World).podToPod},
 		{"a Service works, also by its name, and its address is announced and reached from outside", (*World).service},
+	}
+	if n.Mode == VXLAN {
+		between = []Step{
+			{"start pods on all nodes: each has an address of its node's block", (*World).startPods},
+			{"every pod reaches every other pod across nodes", (*World).podToPod},
+			{"packets of pods go by VXLAN to the other rack, and without a tunnel within a rack", (*World).tunnels},
+			{"a Service works, also by its name, and is reached from outside at the port of a node", (*World).service},
+		}
+	}
+	return slices.Concat([]Step{
+		{"switch on three nodes: kubelets register, without a network", (*World).switchOn},
+		{"install Manx: all nodes are Ready", (*World).installManx},
+	}, between, []Step{
 		{"a NetworkPolicy holds, and Manx names the rule that it is", (*World).networkPolicy},
 		{"pods and policies come and go: no notice, and no line of the log above info", (*World).silent},
 		{"kubectl manx shows all nodes, and explains a connection on the node of its source", (*World).kubectlPlugin},
@@ -133,7 +145,7 @@ spec:
 apiVersion: v1
 kind: Service
 metadata: {name: web}
-spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
+spec: {type: NodePort, ipFamilyPolicy: PreferDualStack, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 ---
 apiVersion: v1
 kind: Pod
@@ -154,7 +166,7 @@ spec:
 apiVersion: v1
 kind: Service
 metadata: {name: echo}
-spec: {selector: {app: server}, ports: [{port: 7000}]}
+spec: {type: NodePort, selector: {app: server}, ports: [{port: 7000}]}
 `
 
 func (w *World) startPods() error {
@@ -174,7 +186,10 @@ func (w *World) startPods() error {
 }
 
 // pod has the data of a pod that the steps need.
-type pod struct{ name, node, ip string }
+type pod struct {
+	name, node, ip string
+	ips            []string // of all families; ip is the first one
+}
 
 // pods returns the running pods of the default namespace.
 func (w *World) pods() ([]pod, error) { return w.podsOf() }
@@ -189,7 +204,10 @@ func (w *World) podsOf(args ...string) ([]pod, error) {
 		Items []struct {
 			Metadata struct{ Name, DeletionTimestamp string }
 			Spec     struct{ NodeName string }
-			Status   struct{ PodIP, Phase string }
+			Status   struct {
+				PodIP, Phase string
+				PodIPs       []struct{ IP string }
+			}
 		}
 	}
 	if err := json.Unmarshal([]byte(out), &list); err != nil {
@@ -198,13 +216,17 @@ func (w *World) podsOf(args ...string) ([]pod, error) {
 	var all []pod
 	for _, i := range list.Items {
 		if i.Status.Phase == "Running" && i.Metadata.DeletionTimestamp == "" {
-			all = append(all, pod{i.Metadata.Name, i.Spec.NodeName, i.Status.PodIP})
+			p := pod{name: i.Metadata.Name, node: i.Spec.NodeName, ip: i.Status.PodIP}
+			for _, a := range i.Status.PodIPs {
+				p.ips = append(p.ips, a.IP)
+			}
+			all = append(all, p)
 		}
 	}
 	return all, nil
 }
 
-// podToPod opens a connection from each pod to each serving pod.
+// podToPod opens a connection from each pod to each serving pod, in each family of the cluster.
 func (w *World) podToPod() error {
 	pods, err := w.pods()
 	if err != nil {
@@ -214,13 +236,19 @@ func (w *World) podToPod() error {
 	for _, from := range pods {
 		for _, to := range pods {
 			port := servedBy(to.name)
-			if port == "" || from == to {
+			if port == "" || from.name == to.name {
 				continue
 			}
-			if err := eventually(func() error { return connect(w.from(from.name, to.ip+port)) }); err != nil {
-				return fmt.Errorf("%s on %s does not reach %s on %s: %w", from.name, from.node, to.name, to.node, err)
+			if want := len(w.Worker(to.node).Addresses()); len(to.ips) != want {
+				return fmt.Errorf("%s has the addresses %v, want one of each family: %d", to.name, to.ips, want)
 			}
-			fmt.Fprintf(&b, "%-24s %-6s -> %-24s %-6s %s%s\n", from.name, from.node, to.name, to.node, to.ip, port)
+			for _, ip := range to.ips {
+				target := net.JoinHostPort(ip, port)
+				if err := eventually(func() error { return connect(w.from(from.name, target)) }); err != nil {
+					return fmt.Errorf("%s on %s does not reach %s on %s: %w", from.name, from.node, to.name, to.node, err)
+				}
+				fmt.Fprintf(&b, "%-24s %-6s -> %-24s %-6s %s\n", from.name, from.node, to.name, to.node, target)
+			}
 		}
 	}
 	w.show("who reaches whom (TCP)", b.String())
@@ -230,9 +258,9 @@ func (w *World) podToPod() error {
 func servedBy(pod string) string {
 	switch {
 	case strings.HasPrefix(pod, "web"):
-		return ":8080"
+		return "8080"
 	case pod == "server":
-		return ":7000"
+		return "7000"
 	}
 	return ""
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"os/exec"
 	"strings"
 	"time"
@@ -75,6 +76,10 @@ func (w *World) startFlows() ([]*flow, error) {
 		return nil, err
 	}
 	direct := []string{"-ping=" + server, "-tcp=" + server + ":7000"}
+	outside, err := w.targetOutside(direct)
+	if err != nil {
+		return nil, err
+	}
 	var flows []*flow
 	for _, f := range []struct {
 		name string
@@ -84,7 +89,7 @@ func (w *World) startFlows() ([]*flow, error) {
 			w.KubectlCommand(append([]string{"exec", "-i", "client", "--", "/traffic"}, direct...)...)},
 		{"from pod client on node1 to Service echo",
 			w.KubectlCommand("exec", "-i", "client", "--", "/traffic", "-tcp="+service+":7000")},
-		{"from outside to pod server on node2", w.outside(w.Traffic(), direct...)},
+		{"from outside to pod server on node2", w.outside(w.Traffic(), outside...)},
 	} {
 		running, err := startFlow(f.name, f.cmd)
 		if err != nil {
@@ -94,6 +99,16 @@ func (w *World) startFlows() ([]*flow, error) {
 	}
 	time.Sleep(2 * time.Second) // some traffic before the disturbance
 	return flows, nil
+}
+
+// targetOutside returns the arguments of traffic from outside to pod server: those of direct traffic, or, where hosts
+// outside have no route to pods, the port of node1 for its Service.
+func (w *World) targetOutside(direct []string) ([]string, error) {
+	if w.hasBGP() {
+		return direct, nil
+	}
+	port, err := w.Kubectl("get", "service", "echo", "-o", "jsonpath={.spec.ports[0].nodePort}")
+	return []string{"-tcp=" + net.JoinHostPort(w.Worker("node1").Addresses()[0], port)}, err
 }
 
 // under calls do while traffic flows. No request may get lost.

@@ -2,8 +2,10 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/manxnet/manx/integration/kubernetes/cluster"
 	"github.com/manxnet/manx/integration/kubernetes/lab"
@@ -39,10 +41,42 @@ func install(c *lab.Cluster, manx cluster.Installation) error {
 		return err
 	}
 	// The API server connects to pods for some of the tests.
-	if err := errors.Join(cluster.Peer(c, manx), balancers(c, manx)); err != nil {
+	if err := outside(c, manx); err != nil {
 		return err
 	}
 	return c.StartDNS()
+}
+
+// outside connects hosts outside the cluster with pods, and with Services of type LoadBalancer where Manx announces
+// them.
+func outside(c *lab.Cluster, manx cluster.Installation) error {
+	network := manx.Network()
+	if network.Mode != cluster.BGP {
+		return transit(c)
+	}
+	if err := cluster.Peer(c, manx); err != nil || !network.Families.Has4() {
+		return err
+	}
+	return balancers(c, manx)
+}
+
+// transit leads packets from outside to pods through node3, which gives them its own address, since nobody tells the
+// router where pods are. So an API server outside of a cluster without BGP reaches pods.
+func transit(c *lab.Cluster) error {
+	via := c.Worker("node3")
+	for _, pods := range strings.Split(c.Spec.Families.PodCIDRs(), ",") {
+		gateway, family := via.IP4, "ip"
+		if strings.Contains(pods, ":") {
+			gateway, family = via.IP6, "ip6"
+		}
+		rules := fmt.Sprintf("table %s transit { chain postrouting { type nat hook postrouting priority 90; "+
+			"iifname eth0 oifname \"vxlan*\" %s daddr %s masquerade; }; }", family, family, pods)
+		if err := errors.Join(runInNamespace(c.ToRs[0].Namespace, "ip", "route", "add", pods, "via", gateway.String()),
+			runInNamespace(via.Namespace, "nft", rules)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // images makes archives under the names in the tests of this version of Kubernetes. The programs of the tests are

@@ -25,6 +25,9 @@ type journalFile struct {
 // entry is a result.
 type entry struct{ Outcome, Why string }
 
+// notYet is why a test without a result has not run.
+const notYet = "no run has come to it yet"
+
 // openJournal reads the journal if the run is to be resumed and the journal is about the same image.
 func openJournal(path, manx string, resume bool) (*journal, error) {
 	j := &journal{path: path}
@@ -50,7 +53,7 @@ func (j *journal) result(name string) result {
 	defer j.mu.Unlock()
 	e, ok := j.journalFile.Results[name]
 	if !ok {
-		e = entry{"not run", "no run has come to it yet"}
+		e = entry{"not run", notYet}
 	}
 	return result{name: shortName(name), outcome: e.Outcome, why: e.Why}
 }

@@ -32,6 +32,8 @@ func main() {
 	flag.BoolVar(&o.resume, "resume", false, "do not repeat tests that passed earlier with the same image")
 	flag.BoolVar(&o.table, "table", false,
 		"run nothing; write the table of what earlier runs with the same image found")
+	flag.StringVar(&o.mode, "mode", "", "bgp or vxlan: how packets get from node to node; empty: bgp")
+	flag.StringVar(&o.families, "families", "", "ipv4, dual or ipv6: families of the cluster's addresses; empty: ipv4")
 	flag.Parse()
 	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // its end is an interrupt
 	go func() {
@@ -55,9 +57,15 @@ type options struct {
 	parallel    int
 	resume      bool
 	table       bool
+
+	mode, families string
 }
 
 func run(ctx context.Context, o options) error {
+	network, err := cluster.ParseNetwork(o.mode, o.families)
+	if err != nil {
+		return err
+	}
 	if _, err := lab.Require("e2e.test", regression); err != nil {
 		return err
 	}
@@ -65,15 +73,15 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	manx, err := cluster.Shipped(root, o.byHand)
+	manx, err := cluster.Shipped(root, network, o.byHand)
 	if err != nil {
 		return err
 	}
-	specs, err := list(o.focus)
+	specs, err := list(o.focus, network)
 	if err != nil {
 		return err
 	}
-	j, err := openJournal(filepath.Join(root, "bin", "kubernetes-e2e.json"), fmt.Sprint(manx), o.resume || o.table)
+	j, err := openJournal(filepath.Join(root, "bin", "kubernetes-e2e"+suffix(network)+".json"), fmt.Sprint(manx), o.resume || o.table)
 	if err != nil {
 		return err
 	}
@@ -85,18 +93,50 @@ func run(ctx context.Context, o options) error {
 	} else if results, err = onCluster(ctx, manx, specs, o.parallel, j); err != nil {
 		return err
 	}
-	if o.focus == "" {
-		err = writeTable(filepath.Join(root, "docs", "kubernetes-e2e.md"), fmt.Sprint(manx), results)
+	return errors.Join(err, verdict(results), record(root, manx, results, o.focus, j))
+}
+
+// record writes the table of a whole run. A network other than the default one has a table of all runs so far, since
+// these are runs of groups of tests.
+func record(root string, manx cluster.Installation, results []result, focus string, j *journal) error {
+	network := manx.Network()
+	if focus != "" {
+		if suffix(network) == "" {
+			return nil
+		}
+		specs, err := list("", network)
+		if err != nil {
+			return err
+		}
+		results = nil
+		for _, name := range specs {
+			results = append(results, j.result(name))
+		}
 	}
-	return errors.Join(err, verdict(results))
+	return writeTable(filepath.Join(root, "docs", "kubernetes-e2e.md"), manx, results)
+}
+
+// suffix distinguishes the files and tables of networks; the default one has none.
+func suffix(n cluster.Network) (text string) {
+	if n.Mode != cluster.BGP {
+		text = "-" + string(n.Mode)
+	}
+	if n.Families != lab.IPv4 {
+		text += "-" + string(n.Families)
+	}
+	return text
 }
 
 // onCluster makes a cluster and runs the tests on it.
 func onCluster(ctx context.Context, manx cluster.Installation, specs []string, parallel int, j *journal) (
 	results []result, err error,
 ) {
-	c, err := lab.New(lab.Spec{Name: labName, FeatureGates: featureGates,
-		Nodes: []hosts.NodeSpec{{Name: "node1"}, {Name: "node2"}, {Name: "node3"}}})
+	network := manx.Network()
+	nodes := []hosts.NodeSpec{{Name: "node1"}, {Name: "node2"}, {Name: "node3"}}
+	if network.Mode == cluster.VXLAN {
+		nodes[2].Rack = 1 // with CrossSubnet there is a tunnel only to another rack
+	}
+	c, err := lab.New(lab.Spec{Name: labName, FeatureGates: featureGates, Families: network.Families, Nodes: nodes})
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +156,7 @@ func onCluster(ctx context.Context, manx cluster.Installation, specs []string, p
 	defer follow.Wait()
 	defer stop()
 	fmt.Printf("... %d tests, %d at a time\n", len(specs), parallel)
-	return runAll(ctx, c, specs, parallel, j)
+	return (&runner{c, network, j, parallel}).runAll(ctx, specs)
 }
 
 // verdict is an error if a test failed.

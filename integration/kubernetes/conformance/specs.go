@@ -16,13 +16,18 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/manxnet/manx/integration/kubernetes/cluster"
 	"github.com/manxnet/manx/integration/kubernetes/lab"
 )
 
 // groups of tests that the table is about, by the beginning of their names.
 var groups = []string{"Networking Granular Checks: Pods", "Networking Granular Checks: Services", "Services", "DNS",
 	"EndpointSlice ", "EndpointSliceMirroring", "Connectivity Pod Lifecycle", "HostPort", "NoSNAT", "Conntrack",
-	"Proxy version v1", "Service endpoints latency", "CVE-2021-29923", "Networking should", "LoadBalancers", "Netpol"}
+	"Proxy version v1", "Service endpoints latency", "CVE-2021-29923", "Networking should", "LoadBalancers", "Netpol",
+	dualStack}
+
+// dualStack is the group of tests that need a dual cluster.
+const dualStack = "[Feature:IPv6DualStack]"
 
 // featureGates that tests of these groups need.
 const featureGates = "RelaxedDNSSearchValidation=true"
@@ -49,7 +54,7 @@ type result struct {
 var listed = regexp.MustCompile(`(?m)^\s+\S+: (\[sig-network\] .*)$`)
 
 // list returns the tests that match the focus; without a focus, all tests of the groups.
-func list(focus string) ([]string, error) {
+func list(focus string, n cluster.Network) ([]string, error) {
 	programs, err := lab.Programs()
 	if err != nil {
 		return nil, err
@@ -65,7 +70,10 @@ func list(focus string) ([]string, error) {
 	var names []string
 	for _, m := range listed.FindAllStringSubmatch(string(out), -1) {
 		name := strings.TrimSpace(m[1])
-		if focus != "" && match.MatchString(name) || focus == "" && group(name) != "" {
+		if focus == "" && (group(name) == "" || group(name) == dualStack && n.Families != lab.Dual) {
+			continue
+		}
+		if match.MatchString(name) {
 			names = append(names, name)
 		}
 	}
@@ -85,9 +93,16 @@ func group(name string) string {
 	return ""
 }
 
-func skipReason(name string) string {
+// skipReason is why a test does not run on a cluster with that network; empty if it runs.
+func skipReason(name string, n cluster.Network) string {
 	if strings.Contains(name, "[Feature:SCTPConnectivity]") && !kernelHasSCTP() {
 		return "needs SCTP, which the kernel here does not have"
+	}
+	switch balanced := group(name) == "LoadBalancers" || strings.Contains(name, "[Feature:LoadBalancer]"); {
+	case balanced && n.Mode != cluster.BGP:
+		return "without BGP nobody announces the addresses of load balancers"
+	case balanced && n.Families == lab.IPv6:
+		return "the load balancers of the lab have IPv4"
 	}
 	for _, e := range excluded {
 		if strings.Contains(name, e.part) {
@@ -105,11 +120,19 @@ func kernelHasSCTP() bool {
 	return err == nil
 }
 
+// runner runs tests on a cluster.
+type runner struct {
+	cluster  *lab.Cluster
+	network  cluster.Network
+	journal  *journal
+	parallel int
+}
+
 // runAll runs the tests, several at a time, each in its own process: a test that hangs does not stop others. Tests that
 // need the cluster alone come last, one by one; slow tests come first, so that the run does not wait for one of them at
 // the end. Tests that the end of ctx cuts off have no results.
-func runAll(ctx context.Context, c *lab.Cluster, names []string, parallel int, j *journal) ([]result, error) {
-	repos := filepath.Join(c.Dir, "repositories.yaml")
+func (on *runner) runAll(ctx context.Context, names []string) ([]result, error) {
+	repos := filepath.Join(on.cluster.Dir, "repositories.yaml")
 	text := "promoterE2eRegistry: " + registry + "\ngcRegistry: " + registry + "\n"
 	if err := os.WriteFile(repos, []byte(text), 0o644); err != nil {
 		return nil, err
@@ -126,23 +149,23 @@ func runAll(ctx context.Context, c *lab.Cluster, names []string, parallel int, j
 	slices.SortStableFunc(together, func(a, b int) int { return slow(names[b]) - slow(names[a]) })
 	var done atomic.Int32
 	do := func(i int) error {
-		if results[i] = j.result(names[i]); results[i].outcome == "passed" {
+		if results[i] = on.journal.result(names[i]); results[i].outcome == "passed" {
 			done.Add(1)
 			return nil
 		}
-		r := runOne(c, names[i], repos, i)
+		got := on.runOne(names[i], repos, i)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		results[i] = r
+		results[i] = got
 		why := ""
-		if r.outcome != "passed" {
-			why = "\n               " + oneLine(r.why)
+		if got.outcome != "passed" {
+			why = "\n               " + oneLine(got.why)
 		}
-		fmt.Printf("%3d/%d  %-8s %4.0fs  %s%s\n", done.Add(1), len(names), r.outcome, r.took.Seconds(), r.name, why)
-		return j.add(names[i], r)
+		fmt.Printf("%3d/%d  %-8s %4.0fs  %s%s\n", done.Add(1), len(names), got.outcome, got.took.Seconds(), got.name, why)
+		return on.journal.add(names[i], got)
 	}
-	if err := inParallel(together, parallel, do); err != nil {
+	if err := inParallel(together, on.parallel, do); err != nil {
 		return nil, err
 	}
 	return results, inParallel(alone, 1, do)
@@ -205,9 +228,10 @@ type report struct {
 	} `xml:"testsuite>testcase"`
 }
 
-func runOne(c *lab.Cluster, name, repos string, number int) result {
+func (on *runner) runOne(name, repos string, number int) result {
+	c := on.cluster
 	r := result{name: shortName(name)}
-	if r.why = skipReason(name); r.why != "" {
+	if r.why = skipReason(name, on.network); r.why != "" {
 		r.outcome = "not run"
 		return r
 	}

@@ -6,21 +6,29 @@ import (
 	"os"
 	"strings"
 
+	"github.com/manxnet/manx/integration/kubernetes/cluster"
 	"github.com/manxnet/manx/integration/kubernetes/lab"
 )
 
-// The table is between these lines of the document.
-const (
-	begin = "<!-- written by make test-k8s-e2e: begin -->\n"
-	end   = "<!-- end -->\n"
-)
+// place returns the lines of the document around the table of a network.
+func place(n cluster.Network) (begin, end string) {
+	command := "make test-k8s-e2e"
+	if n.Mode != cluster.BGP {
+		command += " MODE=" + string(n.Mode)
+	}
+	if n.Families != lab.IPv4 {
+		command += " FAMILIES=" + string(n.Families)
+	}
+	return "<!-- written by " + command + ": begin -->\n", "<!-- end -->\n"
+}
 
 // writeTable writes the results into the document.
-func writeTable(path, manx string, results []result) error {
+func writeTable(path string, manx cluster.Installation, results []result) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
+	begin, end := place(manx.Network())
 	before, rest, ok := bytes.Cut(text, []byte(begin))
 	_, after, ok2 := bytes.Cut(rest, []byte(end))
 	if !ok || !ok2 {
@@ -29,7 +37,7 @@ func writeTable(path, manx string, results []result) error {
 	var b strings.Builder
 	b.Write(before)
 	b.WriteString(begin)
-	b.WriteString(table(manx, results))
+	b.WriteString(table(fmt.Sprint(manx), results))
 	b.WriteString(end)
 	b.Write(after)
 	return os.WriteFile(path, []byte(b.String()), 0o644)
@@ -40,11 +48,15 @@ func table(manx string, results []result) string {
 	fmt.Fprintf(&b, "\nKubernetes %s, %s.\n\n", lab.Version, manx)
 	b.WriteString("| tests | run | passed | failed | skipped by themselves | not run |\n|---|---|---|---|---|---|\n")
 	for _, g := range groups {
-		n := map[string]int{}
+		n, all := map[string]int{}, 0
 		for _, r := range results {
 			if group("[sig-network] "+r.name) == g {
 				n[r.outcome]++
+				all++
 			}
+		}
+		if all == 0 {
+			continue // such as tests for another network
 		}
 		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d |\n", strings.TrimSpace(g), n["passed"]+n["failed"], n["passed"],
 			n["failed"], n["skipped"], n["not run"])
@@ -72,7 +84,7 @@ func notPassed(results []result) (lines []string) {
 	for _, r := range results {
 		k := kind(r)
 		name := r.name
-		if r.outcome == "passed" || count[k] == 0 {
+		if r.outcome == "passed" || count[k] == 0 || r.why == notYet {
 			continue
 		}
 		if count[k] >= many {

@@ -23,18 +23,24 @@ func main() {
 	down := flag.Bool("down", false, "remove a cluster that was kept, and do nothing else")
 	byHand := flag.Bool("by-hand", false, "install Manx with a DaemonSet and etcd in place of the chart")
 	manifests := flag.Bool("manifests", false, "install with the generated manifests although Helm is there")
+	mode := flag.String("mode", "", "bgp or vxlan: how packets of pods get from node to node; empty: bgp")
+	check := flag.Bool("check", false, "check the mode, and do nothing else")
 	root := flag.String("root", ".", "folder of the checkout")
 	flag.Parse()
 	if *down {
 		exit(lab.Remove(labName))
 	}
+	network, err := cluster.ParseNetwork(*mode, "")
+	if err != nil || *check {
+		exit(err)
+	}
 	path, err := filepath.Abs(*root)
 	if err != nil {
 		exit(err)
 	}
-	install, err := cluster.Shipped(path, *byHand)
+	install, err := cluster.Shipped(path, network, *byHand)
 	if *manifests {
-		install, err = cluster.Manifests(path)
+		install, err = cluster.Manifests(path, network)
 	}
 	if err != nil {
 		exit(err)
@@ -80,7 +86,7 @@ func run(install cluster.Installation, keep bool) (err error) {
 		}
 		err = errors.Join(err, w.Close())
 	}()
-	steps := cluster.Steps()
+	steps := cluster.Steps(install.Network())
 	if keep {
 		steps = steps[:len(steps)-1] // the last one is the removal
 	}

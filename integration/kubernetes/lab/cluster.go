@@ -18,10 +18,14 @@ import (
 
 // The addresses of Services and, if Manx's pool is to be configured, of pods.
 const (
-	ServiceCIDR = "10.96.0.0/16"
-	PodCIDR     = "10.244.0.0/16"
-	apiService  = "10.96.0.1"
-	clusterDNS  = "10.96.0.10"
+	ServiceCIDR  = "10.96.0.0/16"
+	PodCIDR      = "10.244.0.0/16"
+	apiService   = "10.96.0.1"
+	clusterDNS   = "10.96.0.10"
+	ServiceCIDR6 = "fd00:10:96::/112"
+	PodCIDR6     = "fd00:10:244::/56"
+	apiService6  = "fd00:10:96::1"
+	clusterDNS6  = "fd00:10:96::a"
 )
 
 // Spec describes a cluster.
@@ -30,6 +34,8 @@ type Spec struct {
 	Name string
 	// Nodes and the racks that they are in.
 	Nodes []hosts.NodeSpec
+	// Families of the addresses of nodes, pods and Services: IPv4 if unset.
+	Families Families
 	// ProxyMode is kube-proxy's: nftables if unset, or iptables.
 	ProxyMode string
 	// Audit is a policy for the API server's audit log. The log is the file AuditLog.
@@ -62,11 +68,12 @@ func New(spec Spec) (*Cluster, error) {
 	}
 	removeCgroups(0)
 	machines := append([]hosts.NodeSpec{{Name: "control"}}, spec.Nodes...)
-	l, err := hosts.New(hosts.Spec{Name: spec.Name, Bin: programs, Nodes: machines})
+	spec.Families, spec.ProxyMode = cmp.Or(spec.Families, IPv4), cmp.Or(spec.ProxyMode, "nftables")
+	l, err := hosts.New(hosts.Spec{Name: spec.Name, Bin: programs, Nodes: machines, IPv6: spec.Families.Has6(),
+		NoIPv4: !spec.Families.Has4()})
 	if err != nil {
 		return nil, err
 	}
-	spec.ProxyMode = cmp.Or(spec.ProxyMode, "nftables")
 	c := &Cluster{Lab: l, Spec: spec, Control: l.Nodes[0], programs: programs}
 	for _, n := range l.Nodes[1:] {
 		c.Workers = append(c.Workers, &Node{Node: n, cluster: c})
@@ -111,7 +118,7 @@ func (c *Cluster) Keep() error {
 }
 
 func (c *Cluster) startPlane() error {
-	address := c.Control.IP4.String()
+	address := c.address(c.Control.IP4, c.Control.IP6)
 	url := "https://" + net.JoinHostPort(address, "6443")
 	var names []string
 	for _, n := range c.Workers {
@@ -119,7 +126,7 @@ func (c *Cluster) startPlane() error {
 	}
 	var err error
 	c.users, err = newCredentials(filepath.Join(c.Dir, "pki"), url,
-		[]net.IP{net.ParseIP(address), net.ParseIP(apiService)}, names)
+		[]net.IP{net.ParseIP(address), net.ParseIP(c.Spec.Families.apiService())}, names)
 	if err != nil {
 		return err
 	}
@@ -129,15 +136,16 @@ func (c *Cluster) startPlane() error {
 			return err
 		}
 	}
-	if _, err := c.Control.Run("ip", "route", "add", "default", "via", c.Control.Gateway()); err != nil {
+	routes := c.Spec.Families.defaultRoutes(c.Control.Gateway(), c.Control.Gateway6())
+	if _, err := c.Control.Run("sh", "-ec", routes); err != nil {
 		return err
 	}
 	steps := [][]string{
-		c.etcd(address),
+		c.etcd(),
 		c.apiserver(address),
 		{"kube-controller-manager", "--kubeconfig=" + configs["system:kube-controller-manager"], "--leader-elect=false",
 			"--service-account-private-key-file=" + c.users.file("sa.key"), "--root-ca-file=" + c.users.file("ca.crt"),
-			"--use-service-account-credentials=true"},
+			"--use-service-account-credentials=true", "--service-cluster-ip-range=" + c.Spec.Families.ServiceCIDRs()},
 		{"kube-scheduler", "--kubeconfig=" + configs["system:kube-scheduler"], "--leader-elect=false"},
 	}
 	for _, args := range steps {
@@ -171,26 +179,30 @@ func (c *Cluster) startProgram(name string, args ...string) error {
 }
 
 // etcd holds /registry and, for a cluster whose Manx uses etcd, /calico. It is for a network without a route to others.
-func (c *Cluster) etcd(address string) []string {
+func (c *Cluster) etcd() []string {
 	return []string{"etcd", "--unsafe-no-fsync", "--data-dir=" + filepath.Join(c.Control.Dir, "etcd"),
-		"--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://" + address + ":2379",
+		"--listen-client-urls=http://" + net.JoinHostPort(c.Spec.Families.everyAddress(), "2379"),
+		"--advertise-client-urls=" + c.Etcd(),
 		"--listen-peer-urls=http://127.0.0.1:2380", "--log-level=warn"}
 }
 
 // Etcd returns the endpoint of the control plane's etcd.
-func (c *Cluster) Etcd() string { return "http://" + c.Control.IP4.String() + ":2379" }
+func (c *Cluster) Etcd() string {
+	return "http://" + net.JoinHostPort(c.address(c.Control.IP4, c.Control.IP6), "2379")
+}
 
 // AuditLog is the API server's, if Spec.Audit is set.
 func (c *Cluster) AuditLog() string { return filepath.Join(c.Control.Dir, "audit.log") }
 
 func (c *Cluster) apiserver(address string) []string {
 	args := []string{"kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", "--advertise-address=" + address,
+		"--bind-address=" + c.Spec.Families.everyAddress(),
 		"--tls-cert-file=" + c.users.file("server.crt"), "--tls-private-key-file=" + c.users.file("server.key"),
 		"--client-ca-file=" + c.users.file("ca.crt"), "--token-auth-file=" + c.users.file("tokens.csv"),
 		"--authorization-mode=Node,RBAC", "--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + c.users.file("sa.pub"),
 		"--service-account-signing-key-file=" + c.users.file("sa.key"),
-		"--service-cluster-ip-range=" + ServiceCIDR, "--allow-privileged=true",
+		"--service-cluster-ip-range=" + c.Spec.Families.ServiceCIDRs(), "--allow-privileged=true",
 		// Otherwise it resolves the name of a node for logs and exec.
 		"--kubelet-preferred-address-types=InternalIP"}
 	if c.Spec.FeatureGates != "" {

@@ -15,11 +15,13 @@ func (n *Node) configure() error {
 	if _, err := n.cluster.users.kubeconfig("system:node:" + n.Name); err != nil {
 		return err
 	}
+	families := n.cluster.Spec.Families
 	write := func(name, text string) error { return os.WriteFile(n.file(name), []byte(text), 0o644) }
 	return errors.Join(
 		write("containerd.toml", containerdConfig),
-		write("kubelet.yaml", kubeletConfig),
-		write("kube-proxy.yaml", fmt.Sprintf(proxyConfig, proxy, n.Name, n.cluster.Spec.ProxyMode, PodCIDR)))
+		write("kubelet.yaml", fmt.Sprintf(kubeletConfig, families.everyAddress(), families.clusterDNS())),
+		write("kube-proxy.yaml", fmt.Sprintf(proxyConfig, proxy, n.Name, n.cluster.Spec.ProxyMode,
+			families.everyAddress(), families.PodCIDRs())))
 }
 
 // Without restrict_oom_score_adj, runc fails where a process may not lower its own OOM score.
@@ -43,11 +45,12 @@ cgroupDriver: cgroupfs
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 failSwapOn: false
 resolvConf: ""
-clusterDNS: [` + clusterDNS + `]
+address: %q
+clusterDNS: [%q]
 clusterDomain: cluster.local
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
-evictionHard: {nodefs.available: "0%", nodefs.inodesFree: "0%", imagefs.available: "0%", imagefs.inodesFree: "0%"}
+evictionHard: {nodefs.available: "0%%", nodefs.inodesFree: "0%%", imagefs.available: "0%%", imagefs.inodesFree: "0%%"}
 imageGCHighThresholdPercent: 100
 nodeStatusUpdateFrequency: 5s
 `
@@ -58,6 +61,7 @@ kind: KubeProxyConfiguration
 clientConnection: {kubeconfig: %q}
 hostnameOverride: %s
 mode: %s
-clusterCIDR: %s
+bindAddress: %q
+clusterCIDR: %q
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 `

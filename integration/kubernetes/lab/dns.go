@@ -20,10 +20,10 @@ func (c *Cluster) ImportDNS() error {
 	return c.Import(archive)
 }
 
-// StartDNS installs CoreDNS as kubeadm does, at clusterDNS, and waits until its pods are ready: so the nodes need a
+// StartDNS installs CoreDNS as kubeadm does, at the address that kubelets give pods, and waits until its pods are ready: so the nodes need a
 // network, and its image.
 func (c *Cluster) StartDNS() error {
-	manifest := strings.NewReplacer("@image@", dnsImage, "@address@", clusterDNS).Replace(dnsManifest)
+	manifest := strings.NewReplacer("@image@", dnsImage, "@address@", c.Spec.Families.clusterDNS()).Replace(dnsManifest)
 	if err := c.Apply(manifest); err != nil {
 		return err
 	}

@@ -46,7 +46,8 @@ func (n *Node) boot() error {
 	if err := n.configure(); err != nil {
 		return err
 	}
-	if _, err := n.Node.Run("sh", "-c", "ip route add default via "+n.Gateway()+`
+	routes := n.cluster.Spec.Families.defaultRoutes(n.Gateway(), n.Gateway6())
+	if _, err := n.Node.Run("sh", "-c", routes+`
 		echo 0 2>/dev/null >/proc/sys/net/bridge/bridge-nf-call-iptables; true`); err != nil {
 		return err
 	}
@@ -71,7 +72,7 @@ func (n *Node) boot() error {
 		n.sendCommand(fmt.Sprintf("start kubelet %s --config=%s --kubeconfig=%s --hostname-override=%s --node-ip=%s",
 			n.cluster.Program("kubelet"), n.file("kubelet.yaml"),
 			n.cluster.users.file("kubeconfig-system-node-"+n.Name),
-			n.Name, n.IP4)),
+			n.Name, strings.Join(n.Addresses(), ","))),
 		n.sendCommand(fmt.Sprintf("start kube-proxy %s --config=%s", n.cluster.Program("kube-proxy"),
 			n.file("kube-proxy.yaml"))))
 }

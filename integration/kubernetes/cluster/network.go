@@ -1,0 +1,93 @@
+package cluster
+
+import (
+	"fmt"
+	"os/exec"
+
+	"github.com/manxnet/manx/integration/kubernetes/lab"
+	netns "github.com/manxnet/manx/integration/namespace"
+)
+
+// Mode is the way of packets between pods of different nodes.
+type Mode string
+
+// The modes of a cluster. With VXLAN the nodes have no BGP, and packets within a rack need no tunnel (CrossSubnet).
+const (
+	BGP   Mode = "bgp"
+	VXLAN Mode = "vxlan"
+)
+
+// Network is what an installation of Manx gives pods: a way to each other, and addresses of these families.
+type Network struct {
+	Mode     Mode
+	Families lab.Families
+}
+
+// ParseNetwork returns the network of these names, by default BGP and IPv4.
+func ParseNetwork(mode, families string) (n Network, err error) {
+	switch n.Mode = Mode(mode); n.Mode {
+	case "":
+		n.Mode = BGP
+	case BGP, VXLAN:
+	case "wireguard":
+		if err := wireguard(); err != nil {
+			return n, fmt.Errorf("mode wireguard: the kernel here has no WireGuard (%w); the modes %s and %s run here",
+				err, BGP, VXLAN)
+		}
+		return n, fmt.Errorf("mode wireguard: clusters do not have it yet; the modes are %s and %s", BGP, VXLAN)
+	default:
+		return n, fmt.Errorf("mode %q: want %s, %s or wireguard", mode, BGP, VXLAN)
+	}
+	n.Families, err = lab.ParseFamilies(families)
+	return n, err
+}
+
+// wireguard asks the kernel for a device.
+func wireguard() error {
+	const name = "manx-wg-probe"
+	if err := netns.Add(name); err != nil {
+		return err
+	}
+	defer func() { _ = netns.Remove(name) }()
+	out, err := exec.Command("ip", "-n", name, "link", "add", "wg0", "type", "wireguard").CombinedOutput()
+	return withOutput(out, err)
+}
+
+// setting is a value of the chart, and the variables of manxd in the manifests that are the same.
+type setting struct{ value, variables string }
+
+// settings are those that differ from the defaults.
+func (n Network) settings() (all []setting) {
+	add := func(value string, variables string) { all = append(all, setting{value, variables}) }
+	if n.Families.Has4() {
+		add("pools.ipv4.cidr="+lab.PodCIDR, "") // the manifests have it from kubeadm
+	} else {
+		add("pools.ipv4.cidr=none", "CALICO_IPV4POOL_CIDR=none")
+		add("node.ip=none", "IP=none")
+	}
+	if n.Families.Has6() {
+		add("pools.ipv6.cidr="+lab.PodCIDR6, "")
+		add("node.ip6=autodetect", "IP6=autodetect IP6_AUTODETECTION_METHOD=kubernetes-internal-ip")
+	}
+	if n.Mode != VXLAN {
+		return all
+	}
+	add("networking=vxlan", "CALICO_NETWORKING_BACKEND=vxlan")
+	if n.Families.Has4() {
+		add("pools.ipv4.vxlanMode=CrossSubnet", "CALICO_IPV4POOL_VXLAN=CrossSubnet")
+	}
+	if n.Families.Has6() {
+		add("pools.ipv6.vxlanMode=CrossSubnet", "CALICO_IPV6POOL_VXLAN=CrossSubnet")
+		// Hosts outside have no routes to pods.
+		add("pools.ipv6.natOutgoing=true", "CALICO_IPV6POOL_NAT_OUTGOING=true")
+	}
+	return all
+}
+
+// String names the network for people.
+func (n Network) String() string {
+	mode := map[Mode]string{BGP: "BGP", VXLAN: "VXLANCrossSubnet without BGP"}[n.Mode]
+	return mode + ", " + map[lab.Families]string{lab.IPv4: "IPv4", lab.Dual: "dual stack", lab.IPv6: "IPv6 alone"}[n.Families]
+}
+
+func (w *World) hasBGP() bool { return w.install.Network().Mode == BGP }
