@@ -22,7 +22,7 @@ func place(n cluster.Network) (begin, end string) {
 	return "<!-- written by " + command + ": begin -->\n", "<!-- end -->\n"
 }
 
-// writeTable writes the results into the document.
+// writeTable writes the results into the document, or to the standard output if it has no place for this network.
 func writeTable(path string, manx cluster.Installation, results []result) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -32,7 +32,8 @@ func writeTable(path string, manx cluster.Installation, results []result) error 
 	before, rest, ok := bytes.Cut(text, []byte(begin))
 	_, after, ok2 := bytes.Cut(rest, []byte(end))
 	if !ok || !ok2 {
-		return fmt.Errorf("%s has no place for the table", path)
+		fmt.Printf("%s has no place for this table:\n%s", path, table(fmt.Sprint(manx), results))
+		return nil
 	}
 	var b strings.Builder
 	b.Write(before)

@@ -204,10 +204,7 @@ func (w *world) addPod(t *testing.T, n *lab.Node, name string) *pod {
 func (w *world) addPodOf(t *testing.T, n *lab.Node, tenant, name string) *pod {
 	t.Helper()
 	p := &pod{name: name, ns: w.Spec.Name + "-" + name, iface: conversion.InterfaceName("cali", tenant, name)}
-	w.server.Request(t, http.MethodPost, podsOf(tenant), map[string]any{"kind": "Pod", "apiVersion": "v1",
-		"metadata": map[string]any{"name": name, "labels": map[string]string{"app": name}},
-		"spec": map[string]any{"nodeName": n.Name, "terminationGracePeriodSeconds": 0,
-			"containers": []any{map[string]any{"name": "c", "image": "i"}}}})
+	w.createPod(t, n, tenant, name)
 	assigned, err := ipam.New(w.store, zap.NewNop(), time.Now).AutoAssign(t.Context(),
 		ipam.Request{Host: n.Name, Num4: 1,
 			Handle: "test." + name, Use: v3.IPPoolAllowedUseWorkload})
@@ -217,14 +214,28 @@ func (w *world) addPodOf(t *testing.T, n *lab.Node, tenant, name string) *pod {
 	return p
 }
 
+func (w *world) createPod(t *testing.T, n *lab.Node, tenant, name string) {
+	t.Helper()
+	w.server.Request(t, http.MethodPost, podsOf(tenant), map[string]any{"kind": "Pod", "apiVersion": "v1",
+		"metadata": map[string]any{"name": name, "labels": map[string]string{"app": name}},
+		"spec": map[string]any{"nodeName": n.Name, "terminationGracePeriodSeconds": 0,
+			"containers": []any{map[string]any{"name": "c", "image": "i"}}}})
+}
+
+// hasAddress writes a pod's status, as the kubelet does.
+func (w *world) hasAddress(t *testing.T, tenant string, p *pod) {
+	t.Helper()
+	w.server.Request(t, http.MethodPatch, podsOf(tenant, p.name, "status"), map[string]any{"status": map[string]any{
+		"phase": "Running", "podIP": p.ip.String(), "podIPs": []any{map[string]string{"ip": p.ip.String()}}}})
+}
+
 // connect gives a pod its interface and address.
 func (w *world) connect(t *testing.T, n *lab.Node, p *pod, tenant string) {
 	t.Helper()
 	w.wire(t, n, p)
 	w.annotate(t, podsOf(tenant, p.name), map[string]any{"cni.projectcalico.org/podIP": p.ip.String() + "/32",
 		"cni.projectcalico.org/podIPs": p.ip.String() + "/32", "cni.projectcalico.org/containerID": p.name})
-	w.server.Request(t, http.MethodPatch, podsOf(tenant, p.name, "status"), map[string]any{"status": map[string]any{
-		"phase": "Running", "podIP": p.ip.String(), "podIPs": []any{map[string]string{"ip": p.ip.String()}}}})
+	w.hasAddress(t, tenant, p)
 }
 
 // wire makes the pair of interfaces.
