@@ -161,6 +161,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 	}
 	devices.FollowDevices(h.entries.DeviceChanged)
 	h.routes.FollowMissing(devices.Missing)
+	devices.FollowRoutes(h.routes.LeadThrough)
 	if !c.PolicyOnly { // else no packet of this node depends on them
 		h.routes.FollowNextHops(func(list []kernel.NextHop) {
 			if nearby.SetNextHops(list) {

@@ -156,6 +156,13 @@ func TestVMPodTrafficByIPIP(t *testing.T) {
 		"blackhole 10.244.1.0/26 proto bird",
 		"10.244.2.0/26 via 10.1.0.9 dev eth0 proto bird metric 1024")
 	p.ping()
+	// Other nodes may still send by the tunnel as long as the Node has its address.
+	if s := tunnel(); !strings.Contains(s, "10.244.1.1/32") {
+		t.Errorf("tunl0 has lost its address: %s", s)
+	}
+	without := pairState(0, "Never")
+	without[model.ResourceKey(model.KindNode, "node-1")].Value.(*model.Node).Spec.BGP.IPv4IPIPTunnelAddr = ""
+	a.set(without)
 	waitFor(t, "tunl0 to lose its address", func() bool { return !strings.Contains(tunnel(), "inet ") })
 	for _, s := range a.Routes() {
 		if s.Phase != reconcile.Applied {

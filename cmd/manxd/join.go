@@ -131,7 +131,7 @@ func (n *nodePart) register(ctx context.Context, deps deps.Deps) (m *membership,
 		return m, nil
 	}
 	m.tunnels = &node.Tunnels{Store: deps.Store, IPAM: ipam.New(deps.Store, deps.Log.Named("ipam"), time.Now),
-		Node: deps.Node.Name, Types: n.options.tunnelTypes(), Log: deps.Log.Named("tunnels")}
+		Node: deps.Node.Name, Types: n.options.tunnelTypes(), Linger: tunnelLinger, Log: deps.Log.Named("tunnels")}
 	if err := m.tunnels.Ensure(ctx); err != nil {
 		// Its part tries again; a node without a tunnel address is still useful for pools without a tunnel.
 		deps.Log.Error("no tunnel address yet", zap.Error(err))

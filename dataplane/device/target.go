@@ -30,6 +30,8 @@ type Target struct {
 	missing  map[string]error        // devices that the kernel cannot make
 	log      *zap.Logger
 	changed  func(kernel.Link) // may be nil
+	leads    func(device string) bool
+	unneeded map[string]bool // VXLAN devices that are to be deleted
 }
 
 // New makes a Target; now is the clock.
@@ -41,6 +43,36 @@ func New(k kernel.Links, now func() time.Time, log *zap.Logger) *Target {
 	t := newTarget(k, now, (*hoststate.Host).Overlays, families)
 	t.log = log
 	return t
+}
+
+// FollowRoutes has a function asked whether routes lead through a device: then it stays.
+func (t *Target) FollowRoutes(leads func(device string) bool) { t.leads = leads }
+
+// setUnneeded determines the VXLAN devices that nothing needs any more: no pool, no route of this node, and, since the
+// Node has no tunnel address, no other node. Kernels make the device of IPIP themselves, so it stays.
+func (t *Target) setUnneeded(h *hoststate.Host) {
+	t.unneeded = map[string]bool{}
+	if !h.DatastoreSynced || h.Own == nil || h.PolicyOnly {
+		return
+	}
+	disabled := overlay.Disabled(&h.Felix)
+	for name := range t.families {
+		if !overlay.HasVTEPs(name) || t.Link(name).Kind != overlay.KindVXLAN || disabled[name] != nil ||
+			h.Own.TunnelAddress(name).IsValid() || t.leads != nil && t.leads(name) ||
+			overlay.UsedDevice(name, &h.Felix, h.PoolTable()) {
+			continue
+		}
+		t.unneeded[name] = true
+	}
+}
+
+func (t *Target) deleteDevice(l kernel.Link) error {
+	if err := t.kernel.DeleteLink(l.Index); err != nil {
+		return err
+	}
+	t.log.Info("the device was deleted, since nothing needs it any more", zap.String("device", l.Name))
+	t.LoseLink(l.Name)
+	return nil
 }
 
 // FollowDevices has a function called with each device that a Flush has made or given other parameters: its entries
@@ -75,7 +107,17 @@ func (t *Target) Handle(events []kernel.Event) {
 func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[key]value {
 	host := h.UplinkMTU(links)
 	want := map[key]value{}
-	for _, d := range t.devices(h) {
+	list := t.devices(h)
+	t.setUnneeded(h)
+	for name := range t.families {
+		if l := links[name]; l.Kind == overlay.KindVXLAN && !t.unneeded[name] {
+			want[key{Kind: exists, Device: name}] = value{Text: l.Kind, VXLAN: l.VXLAN} // unless it has to differ
+		}
+	}
+	for _, d := range list {
+		if _, there := links[d.Name]; d.Leaving && !there {
+			continue
+		}
 		want[key{Kind: exists, Device: d.Name}] = value{Text: d.Kind, VXLAN: vxlanOf(d)}
 		if _, there := links[d.Name]; !there {
 			continue
@@ -92,6 +134,10 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 // List implements driver.Objects: the properties of the desired devices, and the addresses of all that are own.
 func (t *Target) List() (map[key]value, error) {
 	have, own := map[key]value{}, map[int]string{}
+	for name := range t.unneeded {
+		l := t.Link(name)
+		have[key{Kind: exists, Device: name}] = value{Text: l.Kind, VXLAN: l.VXLAN}
+	}
 	for k := range t.Wanted() {
 		l := t.Link(k.Device)
 		switch {
@@ -154,8 +200,11 @@ func (t *Target) Apply(steps []reconcile.Step[key, value]) []error {
 func (t *Target) apply(s reconcile.Step[key, value]) error {
 	l := t.Link(s.Key.Device)
 	if s.Action == reconcile.Remove {
-		if s.Key.Kind != address || l.Index == 0 {
-			return nil // a device stays as it is when it is not needed any more
+		switch {
+		case s.Key.Kind == exists && t.unneeded[s.Key.Device] && l.Index != 0:
+			return t.deleteDevice(l)
+		case s.Key.Kind != address || l.Index == 0:
+			return nil // the device stays as it is
 		}
 		return t.kernel.DeleteAddress(kernel.Address{Link: l.Index, Prefix: s.Key.Address})
 	}

@@ -17,6 +17,8 @@ type Device struct {
 	MTU, Overhead int
 	// Addresses are all of the family that the device shall have, with the length of their subnets.
 	Addresses []netip.Prefix
+	// Leaving: nothing uses the overlay any more. A device that exists stays as it is for now, and none is made.
+	Leaving bool
 	// VXLAN has the parameters of a VXLAN device, nil for other kinds.
 	VXLAN *VXLAN
 }
@@ -26,10 +28,11 @@ type Device struct {
 func Devices(f *model.FelixConfigurationSpec, pools ippool.Table, own *model.Node) []Device {
 	var list []Device
 	for _, o := range all {
-		if !o.Used(f, pools) {
+		if !o.Has(f, pools, own) {
 			continue
 		}
 		d := o.device(f)
+		d.Leaving = !o.Used(f, pools)
 		if o.Parameters != nil {
 			var err error
 			if own == nil {

@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/manxnet/manx/datastore/ippool"
@@ -57,7 +58,7 @@ func TestMTU(t *testing.T) {
 			c.set(&f)
 		}
 		table := ippool.NewTable(c.pools...)
-		devices := Devices(&f, table, own)
+		devices := slices.DeleteFunc(Devices(&f, table, own), func(d Device) bool { return d.Leaving })
 		var got []int
 		for _, d := range devices {
 			got = append(got, d.MTUOn(c.host))
@@ -73,6 +74,28 @@ func TestMTU(t *testing.T) {
 		if pods := PodMTU(&f, table, c.host); pods != c.pods {
 			t.Errorf("%s: pods have %d, want %d", c.rule, pods, c.pods)
 		}
+	}
+}
+
+// A device that no pool needs any more is one of the node's as long as the Node has the tunnel address, unless the
+// settings decide.
+func TestDevicesLeave(t *testing.T) {
+	own := &model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: "192.0.2.1/24"},
+		IPv4VXLANTunnelAddr: "10.2.0.1"}}
+	own.Name = "n1"
+	var f model.FelixConfigurationSpec
+	if list := Devices(&f, nil, own); len(list) != 1 || !list[0].Leaving || list[0].Name != model.DeviceVXLAN ||
+		len(list[0].Addresses) != 1 {
+		t.Errorf("%+v", list)
+	}
+	off := false
+	f.VXLANEnabled = &off
+	if list := Devices(&f, nil, own); len(list) != 0 {
+		t.Errorf("switched off: %+v", list)
+	}
+	f.VXLANEnabled, own.Spec.IPv4VXLANTunnelAddr = nil, ""
+	if list := Devices(&f, nil, own); len(list) != 0 {
+		t.Errorf("no address: %+v", list)
 	}
 }
 

@@ -89,9 +89,21 @@ func (o Overlay) Used(f *model.FelixConfigurationSpec, pools ippool.Table) bool 
 	return slices.ContainsFunc(pools, o.serves)
 }
 
+// Has reports whether a node with these settings and this Node, which may be nil, has the overlay: while it is used,
+// and then as long as the Node has the tunnel address, since other nodes may send by it until they know better.
+func (o Overlay) Has(f *model.FelixConfigurationSpec, pools ippool.Table, own *model.Node) bool {
+	on := o.Settings(f).On
+	return o.Used(f, pools) || on == nil && own.TunnelAddress(o.Device).IsValid()
+}
+
 // serves reports whether the overlay is the one that a pool needs.
 func (o Overlay) serves(p ippool.Pool) bool {
 	return p.Encapsulation() == o.Encapsulation && p.CIDR.Addr().Is4() == (o.Family == model.IPv4)
+}
+
+// UsedDevice reports whether the overlay of a device is Used.
+func UsedDevice(name string, f *model.FelixConfigurationSpec, pools ippool.Table) bool {
+	return slices.ContainsFunc(all, func(o Overlay) bool { return o.Device == name && o.Used(f, pools) })
 }
 
 // Disabled returns, by device, why settings disable overlays.

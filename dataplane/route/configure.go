@@ -81,6 +81,7 @@ func (t *Target) configurePools(old, pools ippool.Table) {
 			}
 		}
 	}
+	t.turn(old, pools)
 	t.decideWorkloadsAgain() // their addresses may be reserved: see reserved
 	inChanged := func(p netip.Prefix) bool {
 		return slices.ContainsFunc(changed, func(pool ippool.Pool) bool { return pool.CIDR.Overlaps(p) })

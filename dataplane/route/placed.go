@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/overlay"
@@ -36,6 +37,9 @@ func (t *Target) Place(changes []Place) {
 
 // SetPlacesSynced sets whether all blocks have been read.
 func (t *Target) SetPlacesSynced(yes bool) {
+	if yes && !t.placesSynced { // routes that were held until then
+		t.decideLearnedAgain(func(p netip.Prefix, _ uint32) bool { return byIPAM(t.rules.config.Pools.Of(p)) })
+	}
 	t.placesSynced = yes
 	t.updatePrune()
 }
@@ -85,12 +89,12 @@ func (t *Target) followVTEPs() {
 		k := endpointKey{node, familyOf(p)}
 		now, known := t.endpoints[k]
 		if !known {
-			table := t.rules.vteps(k.family)
-			v, err := table.Of(node)
-			now = endpoint{table.Address(node), v, fmt.Sprint(err)}
+			if now = t.endpointOf(k); now.equal(was[k]) {
+				now.since = was[k].since
+			}
 			t.endpoints[k] = now
 		}
-		return now != was[k] || p.IsSingleIP() // which may be a node's address, see refuseToPlace
+		return !now.equal(was[k]) || p.IsSingleIP() // which may be a node's address, see refuseToPlace
 	})
 	t.changedLinks = true // gateways
 }
@@ -100,6 +104,23 @@ type endpoint struct {
 	address netip.Addr
 	vtep    vtep.VTEP
 	err     string
+	since   time.Time
+}
+
+func (e endpoint) equal(o endpoint) bool {
+	return e.address == o.address && e.vtep == o.vtep && e.err == o.err
+}
+
+// endpointOf returns the endpoint of a node, which is new if it was not needed before.
+func (t *Target) endpointOf(k endpointKey) endpoint {
+	e, known := t.endpoints[k]
+	if !known {
+		table := t.rules.vteps(k.family)
+		v, err := table.Of(k.node)
+		e = endpoint{table.Address(k.node), v, fmt.Sprint(err), t.now()}
+		t.endpoints[k] = e
+	}
+	return e
 }
 
 type endpointKey struct {
@@ -124,42 +145,45 @@ func (t *Target) decidePlacedAgain(selects func(p netip.Prefix, node string) boo
 	again(t.placed, remoteOf)
 }
 
-// placed is the decision about a prefix that another node has.
-func (r *rules) placed(p netip.Prefix, node string) (*kernel.Route, string) {
+// placed is the decision about a prefix that another node has. Without a route, waits reports that there may be one
+// once the node has published more, or a device is there.
+func (r *rules) placed(p netip.Prefix, node string) (route *kernel.Route, note string, waits bool) {
 	pool, family := r.config.Pools.Of(p), familyOf(p)
 	table := r.vteps(family)
 	address := table.Address(node)
 	switch {
 	case !address.IsValid():
-		return nil, fmt.Sprintf("node %s has no IPv%d address in its Node (spec.bgp)", node, family)
+		return nil, fmt.Sprintf("node %s has no IPv%d address in its Node (spec.bgp)", node, family), true
 	case r.own.Has(address):
 		r.reach(address, directly) // to notice when it is the host's no more
-		return nil, fmt.Sprintf("node %s has the address %s, which is this host's", node, address)
+		return nil, fmt.Sprintf("node %s has the address %s, which is this host's", node, address), false
 	}
 	if why := r.refuseToPlace(p, node); why != "" {
-		return nil, why
+		return nil, why, false
 	}
-	route := &kernel.Route{Dst: p, Metric: staticMetric4, Protocol: kernel.ProtocolCalico, Type: kernel.Unicast}
+	route = &kernel.Route{Dst: p, Metric: staticMetric4, Protocol: kernel.ProtocolCalico, Type: kernel.Unicast}
 	if family == model.IPv6 {
 		route.Metric = staticMetric6
 	}
 	device := pool.Reach(r.config.node(address), address).Device()
 	if device == directly {
 		w := r.reach(address, directly)
-		route.NextHops = w.hops
-		return orNone(route, w.reason)
+		if route.NextHops = w.hops; len(w.hops) == 0 {
+			return nil, w.reason, true
+		}
+		return route, w.reason, false
 	}
 	v, err := table.Of(node)
 	if err != nil {
-		return nil, err.Error()
+		return nil, err.Error(), true
 	}
 	w := r.reach(address, device)
 	switch {
 	case p.Contains(address):
 		return nil, fmt.Sprintf("node %s has the address %s, which is in %s itself: the tunnel would lead through "+
-			"itself", node, address, p)
+			"itself", node, address, p), false
 	case len(w.hops) == 0:
-		return nil, w.missing(pool)
+		return nil, w.missing(pool), true
 	}
 	route.Protocol, route.NextHops = r.config.workloadProtocol(), w.hops
 	if p.Addr() == v.Tunnel && p.IsSingleIP() { // it is on the link
@@ -168,7 +192,7 @@ func (r *rules) placed(p netip.Prefix, node string) (*kernel.Route, string) {
 			route.Scope = kernel.ScopeLink
 		}
 	}
-	return route, ""
+	return route, "", false
 }
 
 // refuseToPlace returns why a prefix is never routed to another node, whoever wrote that the node has it; empty if it
@@ -218,13 +242,6 @@ func (t *Target) followGateways() {
 		}
 		return false
 	})
-}
-
-func orNone(r *kernel.Route, reason string) (*kernel.Route, string) {
-	if len(r.NextHops) == 0 {
-		return nil, reason
-	}
-	return r, reason
 }
 
 func familyOf(p netip.Prefix) model.Family {

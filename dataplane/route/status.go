@@ -190,6 +190,20 @@ func (t *Target) ServesEndpoint(p netip.Prefix, name string) bool {
 			t.rules.moves[name] == livemigration.Arriving)
 }
 
+// LeadThrough reports whether the kernel has routes of this node through an interface, or some are desired.
+func (t *Target) LeadThrough(name string) bool {
+	l, ok := t.rules.link(name)
+	through := func(h kernel.NextHop) bool { return h.Link == l.Index }
+	for n := range t.table.rows.withRoute() {
+		r := t.table.row(n)
+		if ok && (r.have != 0 && slices.ContainsFunc(t.table.actual(n).NextHops, through) ||
+			r.want != 0 && slices.ContainsFunc(t.table.wanted(n).NextHops, through)) {
+			return true
+		}
+	}
+	return false
+}
+
 // HasLink reports whether an interface is there and up.
 func (t *Target) HasLink(name string) bool {
 	l, ok := t.rules.link(name)

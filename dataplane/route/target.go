@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -50,6 +51,9 @@ type Target struct {
 	placesSynced bool
 	policyOnly   bool // blocks have no routes here
 
+	turned map[netip.Prefix]time.Time // when pools got another encapsulation, by CIDR
+	held   map[place]time.Time        // when ways of former modes have to go
+
 	departures map[netip.Prefix]*departure
 	forgetter  forgetter
 	disabled   map[string]error        // tunnel devices, by FelixConfiguration
@@ -83,6 +87,7 @@ func New(k Kernel, now func() time.Time) *Target {
 		byLink:     map[string]map[netip.Prefix]bool{},
 		decided:    map[question]answer{},
 		departures: map[netip.Prefix]*departure{}, placed: map[netip.Prefix]string{},
+		endpoints: map[endpointKey]endpoint{}, turned: map[netip.Prefix]time.Time{}, held: map[place]time.Time{},
 		rules: &rules{hops: map[netip.Addr]*hop{}, newcomers: map[int]time.Time{},
 			vteps: vtep.NewTable},
 	}
@@ -319,6 +324,7 @@ func (t *Target) Flush() (steps, failures int, err error) {
 		err = t.readAll(now)
 	}
 	t.endGrace(now)
+	t.decideHeldAgain(now)
 	if !t.resync.listed {
 		return 0, 0, err // the kernel's routes must be known before any is added
 	}
@@ -345,6 +351,9 @@ func (t *Target) Next() time.Duration {
 	}
 	if grace, ok := t.graceEnds(); ok && grace.Before(at) {
 		at = grace
+	}
+	if end, ok := t.holdEnds(); ok && end.Before(at) {
+		at = end
 	}
 	return max(at.Sub(t.now()), time.Millisecond)
 }
@@ -477,7 +486,8 @@ func (t *Target) decideDirty() {
 		t.table.notify(n)
 		t.table.row(n).flags &^= rowUndecided
 		p, s := t.table.rows.Prefix(n), t.stateOf(n)
-		route, note := t.decide(n, p, &s)
+		d := t.hold(n, p, &s, t.decide(n, p, &s))
+		route, note := d.shape, d.note
 		if t.departs(n, p, &s, route) {
 			route, note = 0, t.departures[p].note()
 		}
@@ -491,7 +501,7 @@ func (t *Target) decideDirty() {
 				t.dropExtras(n)
 			}
 		}
-		if t.rules.source(p, &s) == SourceNone {
+		if t.rules.source(p, &s) == SourceNone && route == 0 {
 			t.forgetPlace(n)
 		}
 	}
@@ -500,15 +510,20 @@ func (t *Target) decideDirty() {
 	}
 }
 
-// decide returns the shape of the route for the place whose first row is n, 0 for none, and the note. Learned routes
-// that differ in their prefix alone are decided once.
-func (t *Target) decide(n uint32, p netip.Prefix, s *state) (shape uint32, note string) {
-	if t.rules.source(p, s) != SourceBGP {
+// decide decides about the place whose first row is n. Learned routes that differ in their prefix alone are decided
+// once.
+func (t *Target) decide(n uint32, p netip.Prefix, s *state) decision {
+	switch t.rules.source(p, s) {
+	case SourceBGP:
+	case SourceIPAM:
+		route, note, waits := t.rules.placed(p, cmp.Or(s.tunnel, s.remote))
+		return decision{t.table.shapes.number(route), note, waits}
+	default:
 		route, note := t.rules.decide(p, s)
-		return t.table.shapes.number(route), note
+		return decision{shape: t.table.shapes.number(route), note: note}
 	}
 	if note := t.rules.refuse(p, s); note != "" {
-		return 0, note
+		return decision{note: note}
 	}
 	q := question{t.table.row(n).learned, t.rules.config.Pools.Of(p), p.Addr().Is6()}
 	a, known := t.decided[q]
@@ -517,7 +532,7 @@ func (t *Target) decide(n uint32, p netip.Prefix, s *state) (shape uint32, note 
 		a = answer{t.table.shapes.number(route), note}
 		t.decided[q] = a
 	}
-	return a.shape, a.note
+	return decision{shape: a.shape, note: a.note}
 }
 
 // forgetPlace removes the desired state of a place.

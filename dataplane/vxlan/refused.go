@@ -14,6 +14,9 @@ import (
 func (t *Target) setRefused(h *hoststate.Host) {
 	var list []refusal
 	for _, o := range t.used {
+		if !t.needed[o.Device] {
+			continue // no route needs them any more
+		}
 		for node, why := range h.VTEPs(o.Family).Refused() {
 			list = append(list, refusal{o.Name, node, why.Error()})
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -69,6 +70,7 @@ type Target struct {
 	now     func() time.Time
 	wake    func()
 	used    []overlay.Overlay
+	needed  map[string]bool // devices of those that pools need
 	watches map[string]*watch // by device
 	refused map[refusal]time.Time
 	more    int // refusals without a notice of their own
@@ -125,14 +127,16 @@ func (t *Target) follows(h *hoststate.Host) bool {
 	if !h.Concerned && !h.VTEPsChanged {
 		return false
 	}
-	pools, used := h.PoolTable(), []overlay.Overlay(nil)
+	pools, used, needed := h.PoolTable(), []overlay.Overlay(nil), map[string]bool{}
 	for _, o := range overlays() {
-		if !h.PolicyOnly && o.Used(&h.Felix, pools) {
+		if !h.PolicyOnly && o.Has(&h.Felix, pools, h.Own) {
 			used = append(used, o)
+			needed[o.Device] = o.Used(&h.Felix, pools)
 		}
 	}
 	same := slices.EqualFunc(used, t.used, func(a, b overlay.Overlay) bool { return a.Device == b.Device })
-	t.used = used
+	same = same && maps.Equal(needed, t.needed)
+	t.used, t.needed = used, needed
 	return h.VTEPsChanged || !same
 }
 

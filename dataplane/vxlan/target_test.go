@@ -178,7 +178,11 @@ func TestEntriesFollowTheNodes(t *testing.T) {
 		t.Errorf("%+v", rows)
 	}
 	r.drop(model.KindIPPool, "p6")
-	r.flushed("no pool of IPv6", append(entriesOf(remove, 2, 6), entriesOf(remove, 4, 6)...)...)
+	r.flushed("no pool of IPv6: others may still send by it")
+	alone := node(1)
+	alone.Value.(*model.Node).Spec.IPv6VXLANTunnelAddr = ""
+	r.put(alone)
+	r.flushed("nor a tunnel address of IPv6", append(entriesOf(remove, 2, 6), entriesOf(remove, 4, 6)...)...)
 }
 
 // Beside another network, pools with VXLAN give no entries, and those of an earlier run go from a device that is left.

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/ipam"
 	"github.com/manxnet/manx/retry"
@@ -27,7 +28,12 @@ type Tunnels struct {
 	Types []TunnelType
 	// HostEncryption: WireGuard uses the node's own address; its device needs none.
 	HostEncryption bool
-	Log            *zap.Logger
+	// Linger is how long an address stays that no pool needs any more, in a pool that has another mode now: until they
+	// know of it, other nodes send by the tunnel. 0: it is released at once.
+	Linger time.Duration
+	Log    *zap.Logger
+
+	unneeded map[string]time.Time // since when tunnels are, by name
 }
 
 // tunnelBackoff is the pause before another attempt to set the tunnel addresses.
@@ -51,8 +57,12 @@ func (t *Tunnels) Run(ctx context.Context, tables *datastore.Tables) error {
 				break
 			}
 			nodes, pools := snapshot.ReplacedOf(model.KindNode), snapshot.ReplacedOf(model.KindIPPool)
-			if err := await(ctx, time.Time{}, nodes, pools); err != nil {
+			due := t.due()
+			if err := await(ctx, due, nodes, pools); err != nil {
 				return err
+			}
+			if !due.IsZero() && !due.After(time.Now()) {
+				break
 			}
 		}
 	}
@@ -173,12 +183,18 @@ func (t *Tunnels) settle(
 	}
 	r.held = held
 	candidates := kind.candidates(node, pools, t.HostEncryption, t.Log)
+	if len(candidates) > 0 || !r.old.IsValid() {
+		delete(t.unneeded, kind.name)
+	}
 	current, err := t.currentOf(ctx, r.old)
 	if err != nil {
 		return r, err
 	}
 	switch d := decideTunnel(kind, t.Node, candidates, current, held); d.action {
 	case tunnelNone:
+		if t.lingers(kind, current, pools) {
+			r.address = r.old
+		}
 		return r, nil
 	case tunnelKeep:
 		r.address = d.address
@@ -192,6 +208,36 @@ func (t *Tunnels) settle(
 	r.fresh = true
 	r.address, err = t.assign(ctx, kind, candidates)
 	return r, err
+}
+
+// lingers reports whether the address of a tunnel stays for now, although no pool needs it.
+func (t *Tunnels) lingers(kind TunnelType, current tunnelCurrent, pools []*model.IPPool) bool {
+	inPool := func(p *model.IPPool) bool {
+		pool, err := ippool.Parse(p.Name, &p.Spec)
+		return err == nil && pool.CIDR.Contains(current.address)
+	}
+	if t.Linger == 0 || !current.belongsTo(kind, t.Node) || !slices.ContainsFunc(pools, inPool) {
+		return false
+	}
+	if t.unneeded == nil {
+		t.unneeded = map[string]time.Time{}
+	}
+	since, known := t.unneeded[kind.name]
+	if !known {
+		since = time.Now()
+		t.unneeded[kind.name] = since
+	}
+	return time.Since(since) < t.Linger
+}
+
+// due returns when the first address that lingers is to be released, the zero time if none does.
+func (t *Tunnels) due() (at time.Time) {
+	for _, since := range t.unneeded {
+		if end := since.Add(t.Linger); at.IsZero() || end.Before(at) {
+			at = end
+		}
+	}
+	return at
 }
 
 // currentOf queries IPAM for the assignment of the address in the Node.

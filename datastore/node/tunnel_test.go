@@ -284,7 +284,9 @@ func TestTunnelAddressFollowsPoolsWhileRunning(t *testing.T) {
 	tables := datastore.NewTables(zap.NewNop(), "")
 	ended := make(chan error, 2)
 	go func() { ended <- tables.Run(ctx, x.store, model.KindNode, model.KindIPPool) }()
-	go func() { ended <- x.tunnels().Run(ctx, tables) }()
+	tunnels := x.tunnels()
+	tunnels.Linger = 100 * time.Millisecond
+	go func() { ended <- tunnels.Run(ctx, tables) }()
 
 	x.pool("ipip", "10.4.0.0/29", func(p *model.IPPoolSpec) { p.BlockSize = 29 })
 	x.await(ctx, tables, "10.4.0.0")
@@ -292,13 +294,57 @@ func TestTunnelAddressFollowsPoolsWhileRunning(t *testing.T) {
 	x.put("nodes/n", `{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n"},"spec":{}}`)
 	x.await(ctx, tables, "10.4.0.0")
 	x.pool("ipip", "10.4.0.0/29", func(p *model.IPPoolSpec) { p.BlockSize = 29; p.IPIPMode = v3.IPIPModeNever })
-	x.await(ctx, tables, "")
+	x.await(ctx, tables, "") // without a change of an object, when its time has come
 	cancel()
 	for range 2 {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Errorf("ended with %v", err)
 		}
 	}
+}
+
+// An address that no pool needs any more stays for a while, for nodes that still send by the tunnel, unless its pool is
+// gone.
+func TestTunnelAddressLingers(t *testing.T) {
+	x := newTunnelTest(t)
+	tunnels := x.tunnels()
+	tunnels.Linger = time.Hour
+	ensure := func(want string) {
+		t.Helper()
+		if err := tunnels.Ensure(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		x.expect(want)
+	}
+	small := func(p *model.IPPoolSpec) { p.BlockSize = 29 }
+	never := func(p *model.IPPoolSpec) { p.BlockSize, p.IPIPMode = 29, v3.IPIPModeNever }
+	x.pool("ipip", "10.4.0.0/29", small)
+	ensure("10.4.0.0")
+	if !tunnels.due().IsZero() {
+		t.Error("an address that is needed is to be released")
+	}
+	x.pool("ipip", "10.4.0.0/29", never)
+	ensure("10.4.0.0")
+	if due := time.Until(tunnels.due()); due < time.Minute || due > time.Hour {
+		t.Errorf("it is released in %v", due)
+	}
+	x.pool("ipip", "10.4.0.0/29", small)
+	ensure("10.4.0.0")
+	if !tunnels.due().IsZero() {
+		t.Error("an address that is needed again is to be released")
+	}
+	x.pool("ipip", "10.4.0.0/29", never)
+	ensure("10.4.0.0")
+	tunnels.unneeded["IPIP"] = time.Now().Add(-time.Hour)
+	ensure("")
+	ensure("")
+	if !tunnels.due().IsZero() {
+		t.Error("an address that is gone is to be released")
+	}
+	x.pool("ipip", "10.4.0.0/29", small)
+	ensure("10.4.0.1") // the queue of free addresses
+	x.pool("ipip", "10.5.0.0/29", never)
+	ensure("")
 }
 
 // await waits until the Node in the tables has the address.

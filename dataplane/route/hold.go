@@ -1,0 +1,170 @@
+package route
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/overlay"
+	"github.com/manxnet/manx/datastore/ippool"
+)
+
+const (
+	// settle is how long a tunnel has to be known before packets take it that have another way: the other node makes
+	// its device and its rules at about the same time as this one.
+	settle = 3 * time.Second
+	// mostHeld bounds how long a route by IPAM stays in a pool that has no VXLAN any more, and no route by BGP.
+	mostHeld = 10 * time.Minute
+)
+
+// decision is the route for a prefix: its shape, 0 for none, and the note.
+type decision struct {
+	shape uint32
+	note  string
+	waits bool // there is no route yet, but there may be one soon: nothing forbids it
+}
+
+// hold makes a change of a pool's mode make before break: it returns the decision to keep the present way to a prefix
+// while that of the pool's new mode is not ready, and any other decision as it is. A way by BGP stays, and follows BGP,
+// as long as the new one is missing. A way by IPAM's blocks stays as it is, for mostHeld.
+func (t *Target) hold(n uint32, p netip.Prefix, s *state, fresh decision) decision {
+	at := place{p, t.table.row(n).table}
+	delete(t.held, at)
+	source, pool := t.rules.source(p, s), t.rules.config.Pools.Of(p)
+	if at.table != kernel.MainTable || pool == nil || source != SourceIPAM && source != SourceBGP &&
+		source != SourceNone {
+		return fresh
+	}
+	shape := t.presentIn(n)
+	if shape == 0 {
+		return fresh
+	}
+	now := t.table.routeOf(n, shape)
+	if len(now.NextHops) == 0 || t.rules.isWorkload(now.NextHops[0].Link) {
+		return fresh
+	}
+	if byIPAM(pool) {
+		return t.holdLearned(p, s, now, fresh)
+	}
+	return t.holdPlaced(p, shape, now, fresh)
+}
+
+// presentIn returns the shape of the route that is desired in the place whose first row is n, or that an earlier run
+// left there; 0 if there is none.
+func (t *Target) presentIn(n uint32) uint32 {
+	if m := t.table.desiredIn(n); m != 0 {
+		return t.table.row(m).want
+	}
+	for m := range t.table.rows.ofPlace(n) {
+		if r := t.table.row(m); r.is(rowAdopted) && r.have != 0 {
+			return r.have
+		}
+	}
+	return 0
+}
+
+// holdLearned keeps a way by BGP in a pool whose routes now follow from IPAM's blocks.
+func (t *Target) holdLearned(p netip.Prefix, s *state, now kernel.Route, fresh decision) decision {
+	device := t.rules.overlayOf(&now)
+	if len(s.learned) == 0 || overlay.HasVTEPs(device) || t.rules.refuse(p, s) != "" {
+		return fresh
+	}
+	why := fresh.note
+	switch {
+	case t.rules.source(p, s) == SourceBGP && !t.placesSynced:
+		why = "IPAM's blocks have not been read yet"
+	case fresh.shape == 0 && !fresh.waits:
+		return fresh
+	case fresh.shape != 0:
+		ready := t.settledAt(p, s.remote)
+		if to := t.table.routeOf(0, fresh.shape); t.rules.overlayOf(&to) == directly || !ready.After(t.now()) {
+			return fresh
+		}
+		why = fmt.Sprintf("the tunnel to node %s is new", s.remote)
+		t.held[inMain(p)] = ready
+	}
+	former := *t.rules.config.Pools.Of(p)
+	if former.VXLAN = ippool.Never; device == directly {
+		former.IPIP = ippool.Never
+	} else {
+		former.IPIP = ippool.Always
+	}
+	route, _ := t.rules.throughPool(&former, p.Addr().Is6(), s.learned, s.metric)
+	if route == nil {
+		return fresh
+	}
+	return decision{shape: t.table.shapes.number(route), note: "the route by BGP stays for now: " + why}
+}
+
+// holdPlaced keeps a way by IPAM's blocks in a pool whose routes now come from BGP.
+func (t *Target) holdPlaced(p netip.Prefix, shape uint32, now kernel.Route, fresh decision) decision {
+	turned := t.turned[t.rules.config.Pools.Of(p).CIDR]
+	node, vteps := t.placed[p], t.rules.vteps(familyOf(p))
+	_, err := vteps.Of(node)
+	if turned.IsZero() || now.Protocol == kernel.ProtocolBIRD || !vteps.Address(node).IsValid() ||
+		overlay.HasVTEPs(t.rules.overlayOf(&now)) && err != nil || !t.rules.alive(now.NextHops[0]) {
+		return fresh
+	}
+	until, why := turned.Add(mostHeld), "BGP has none yet"
+	if fresh.shape != 0 {
+		to := t.table.routeOf(0, fresh.shape)
+		if device := t.rules.overlayOf(&to); device == directly || device == t.rules.overlayOf(&now) {
+			return fresh
+		}
+		until, why = turned.Add(settle), "the tunnel of the pool's new mode is new"
+	}
+	if !until.After(t.now()) {
+		return fresh
+	}
+	t.held[inMain(p)] = until
+	return decision{shape: shape, note: fmt.Sprintf("the route to node %s by IPAM's blocks stays for now: %s", node, why)}
+}
+
+// overlayOf returns the overlay's device through which a route leads, or directly.
+func (r *rules) overlayOf(k *kernel.Route) string {
+	for _, h := range k.NextHops {
+		if name := r.linkName(h.Link); overlay.IsDevice(name) {
+			return name
+		}
+	}
+	return directly
+}
+
+// settledAt returns when the tunnel to a node, which has a prefix, has been known for long enough.
+func (t *Target) settledAt(p netip.Prefix, node string) time.Time {
+	since := t.turned[t.rules.config.Pools.Of(p).CIDR]
+	if e := t.endpointOf(endpointKey{node, familyOf(p)}); e.since.After(since) {
+		since = e.since
+	}
+	return since.Add(settle)
+}
+
+// turn remembers which pools have another encapsulation than before.
+func (t *Target) turn(old, pools ippool.Table) {
+	for _, p := range pools {
+		if was := old.Of(p.CIDR); was != nil && was.Encapsulation() != p.Encapsulation() {
+			t.turned[p.CIDR] = t.now()
+		}
+	}
+}
+
+// decideHeldAgain decides again about the prefixes whose way was held until now.
+func (t *Target) decideHeldAgain(now time.Time) {
+	for at, until := range t.held {
+		if !until.After(now) {
+			delete(t.held, at)
+			t.decideAgain(at.dst)
+		}
+	}
+}
+
+// holdEnds returns when the first way that is held has to go; ok is false if none has to.
+func (t *Target) holdEnds() (at time.Time, ok bool) {
+	for _, until := range t.held {
+		if !ok || until.Before(at) {
+			at, ok = until, true
+		}
+	}
+	return at, ok
+}
