@@ -58,6 +58,7 @@ type Driver[K, V comparable] struct {
 	wanted  map[K]V
 	stale   bool            // the desired objects may differ
 	touched map[string]bool // interfaces whose objects may differ
+	unknown []K             // amended ones whose actual value may not be known
 }
 
 // New makes a Driver of objects.
@@ -136,12 +137,34 @@ func (d *Driver[K, V]) LinkName(index int) string { return d.names[index] }
 // Wanted returns the desired objects. They must not be changed.
 func (d *Driver[K, V]) Wanted() map[K]V { return d.wanted }
 
+// Amend takes over a few desired objects that differ, and some that are not desired any more, as the next call of
+// Desired would have them. The cost follows their number.
+func (d *Driver[K, V]) Amend(set map[K]V, gone []K) {
+	if d.stale || d.wanted == nil {
+		d.stale = true // all are decided again anyway
+		return
+	}
+	for _, k := range gone {
+		if _, still := set[k]; !still {
+			delete(d.wanted, k)
+			d.Table.Unset(k)
+		}
+	}
+	for k, v := range set {
+		if _, known := d.wanted[k]; !known {
+			d.unknown = append(d.unknown, k)
+		}
+		d.wanted[k] = v
+		d.Table.Set(k, v)
+	}
+}
+
 // Flush applies the desired objects. It returns the number of changes that were tried and of failures.
 func (d *Driver[K, V]) Flush() (steps, failures int, err error) {
 	for range rounds {
 		if d.Due() {
 			err = d.Compare(d.look)
-		} else if d.stale {
+		} else if d.stale || len(d.unknown) > 0 {
 			err = d.follow()
 		}
 		if err != nil {
@@ -159,7 +182,7 @@ func (d *Driver[K, V]) Flush() (steps, failures int, err error) {
 
 // Next returns how long the next Flush may wait if nothing happens before.
 func (d *Driver[K, V]) Next() time.Duration {
-	if d.stale {
+	if d.stale || len(d.unknown) > 0 {
 		return time.Millisecond
 	}
 	return d.Checked.Next()
@@ -179,13 +202,18 @@ func (d *Driver[K, V]) look() error {
 	if d.config.Look != nil {
 		d.config.Look()
 	}
+	d.unknown = nil // all are read
 	d.decide()
 	return nil
 }
 
 // follow decides again, and reads the objects that may differ.
 func (d *Driver[K, V]) follow() error {
-	unknown := d.decide()
+	unknown := d.unknown
+	d.unknown = nil
+	if d.stale {
+		unknown = append(unknown, d.decide()...)
+	}
 	if len(unknown) == 0 {
 		return nil
 	}

@@ -26,6 +26,8 @@ type Host struct {
 	Foreign bool
 	// NodesChanged reports whether the addresses of nodes may differ, VTEPsChanged whether those for VXLAN may.
 	NodesChanged, VTEPsChanged bool
+	// VTEPsOf are the nodes whose addresses for VXLAN may differ, nil for any of them.
+	VTEPsOf []string
 
 	// PolicyOnly is set if another program makes the network of pods, such as the CNI plugin of a cloud: this host then
 	// has no tunnels and no blocks, and leaves routes and settings of the interfaces that it does not connect alone.
@@ -65,22 +67,27 @@ func (h *Host) Take(next State) {
 	}
 	next.All = next.All || !known
 	h.Foreign = !next.All && len(next.Changed) > 0 && next.sameSettings(h.State)
-	h.State, h.Concerned, h.NodesChanged, h.VTEPsChanged = next, false, false, false
+	h.State, h.Concerned, h.NodesChanged, h.VTEPsChanged, h.VTEPsOf = next, false, false, false, nil
+	contested := false
 	switch {
 	case !h.Known() || h.stateOnly:
 		h.Foreign = false
 	case next.All:
 		h.readAll()
-		h.Concerned, h.NodesChanged, h.VTEPsChanged = true, true, true
+		h.Concerned, h.NodesChanged, h.VTEPsChanged, h.VTEPsOf = true, true, true, nil
 	default:
 		for _, k := range next.Changed {
 			if k.Kind == model.KindNode {
 				h.nodes, h.NodesChanged = nil, true
+				contested = contested || h.contested()
 			}
 			concerned := h.update(h.Reader, k)
 			h.Concerned = h.Concerned || concerned
 			h.Foreign = h.Foreign && !concerned && (k.Kind == model.KindWorkloadEndpoint ||
 				!slices.Contains(Kinds(), k.Kind))
+		}
+		if contested || h.contested() {
+			h.VTEPsOf = nil
 		}
 	}
 }
@@ -109,7 +116,9 @@ func (h *Host) update(r model.Reader, k model.Key) bool {
 	switch k.Kind {
 	case model.KindNode:
 		for _, t := range h.vteps {
-			h.VTEPsChanged = t.Set(k.Name, model.Get[model.Node](r, k)) || h.VTEPsChanged
+			if t.Set(k.Name, model.Get[model.Node](r, k)) {
+				h.VTEPsChanged, h.VTEPsOf = true, append(h.VTEPsOf, k.Name)
+			}
 		}
 		if k.Name != h.Node {
 			return false
@@ -213,6 +222,10 @@ func (h *Host) BGPSpec() *model.NodeBGPSpec {
 
 // VTEPs are the VXLAN tunnel endpoints of the cluster's nodes, with this host's own.
 func (h *Host) VTEPs(f model.Family) *vtep.Table { return h.vteps[f] }
+
+func (h *Host) contested() bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(h.vteps)), (*vtep.Table).Contested)
+}
 
 // PoolTable is the pools as far as it matters for the way to their addresses.
 func (h *Host) PoolTable() ippool.Table {

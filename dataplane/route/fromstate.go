@@ -37,7 +37,7 @@ func (t *Target) SetState(h *hoststate.Host) {
 		t.disabled = overlay.Disabled(&h.Felix)
 	}
 	if h.VTEPsChanged {
-		t.followVTEPs()
+		t.followVTEPs(h.VTEPsOf)
 	}
 	t.Synced(h.DatastoreSynced && h.BGPSynced) // after the pools, whose source of routes has to be known
 }

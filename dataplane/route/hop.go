@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/datastore/ippool"
 )
 
@@ -48,6 +49,19 @@ func (r *rules) refresh(nh netip.Addr, h *hop) (changed bool) {
 		}
 	}
 	return changed
+}
+
+// refreshVTEP resolves the ways to a node by its tunnel endpoint anew.
+func (r *rules) refreshVTEP(node netip.Addr) {
+	h := r.hops[node]
+	if h == nil {
+		return
+	}
+	for i, old := range h.ways {
+		if overlay.HasVTEPs(old.device) {
+			h.ways[i], r.nearby.changed = r.resolveWay(node, old.device), true
+		}
+	}
 }
 
 func (r *rules) resolveWay(nh netip.Addr, device string) *way {

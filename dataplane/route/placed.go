@@ -26,13 +26,25 @@ type Place struct {
 // Place takes over on which nodes prefixes are, by IPAM's blocks.
 func (t *Target) Place(changes []Place) {
 	for _, c := range changes {
-		if c.Node == "" {
-			delete(t.placed, c.Prefix)
-		} else {
-			t.placed[c.Prefix] = c.Node
-		}
+		t.putPlaced(c.Prefix, c.Node)
 		t.setPlaced(c.Prefix, remoteOf, c.Node)
 	}
+}
+
+func (t *Target) putPlaced(p netip.Prefix, node string) {
+	if old := t.placed[p]; old != "" && old != node {
+		if delete(t.placedOn[old], p); len(t.placedOn[old]) == 0 {
+			delete(t.placedOn, old)
+		}
+	}
+	if node == "" {
+		delete(t.placed, p)
+		return
+	}
+	if t.placed[p] = node; t.placedOn[node] == nil {
+		t.placedOn[node] = map[netip.Prefix]bool{}
+	}
+	t.placedOn[node][p] = true
 }
 
 // SetPlacesSynced sets whether all blocks have been read.
@@ -69,33 +81,81 @@ func (t *Target) extrasAtRow(n uint32) *extras {
 	return noExtras
 }
 
-// followVTEPs takes over the tunnel endpoints of the cluster's nodes.
-func (t *Target) followVTEPs() {
-	tunnels := map[netip.Prefix]string{}
+// followVTEPs takes over the tunnel endpoints of nodes; nil: of all.
+func (t *Target) followVTEPs(nodes []string) {
+	if nodes == nil {
+		t.followAllVTEPs()
+		return
+	}
+	for _, node := range nodes {
+		for _, family := range []model.Family{model.IPv4, model.IPv6} {
+			k := endpointKey{node, family}
+			was := t.endpoints[k]
+			delete(t.endpoints, k)
+			if now := t.endpointOf(k); !now.equal(was) {
+				t.followVTEP(node, was, now)
+			} else {
+				t.endpoints[k] = was
+			}
+		}
+	}
+}
+
+// followVTEP decides again about the routes to a node, and about those that its addresses forbid to others.
+func (t *Target) followVTEP(node string, was, now endpoint) {
+	if was.vtep.Tunnel != now.vtep.Tunnel {
+		t.setTunnel(was.vtep.Tunnel, "")
+		t.setTunnel(now.vtep.Tunnel, node)
+	}
+	for p := range t.placedOn[node] {
+		t.setPlaced(p, remoteOf, node)
+		t.decideAgain(p)
+	}
+	for _, a := range []netip.Addr{was.address, was.vtep.Tunnel, now.address, now.vtep.Tunnel} {
+		t.rules.refreshVTEP(a)
+		for bits := a.BitLen(); bits > 0; bits-- { // see refuseToPlace
+			p, _ := a.Prefix(bits)
+			t.decideAgain(p)
+		}
+	}
+}
+
+// setTunnel sets the node of a tunnel address that has a route of its own: the kernel refuses a gateway that another
+// device's route covers, and the tunnel address of a node is usually in one of its blocks. IPv4 has no such check.
+func (t *Target) setTunnel(a netip.Addr, node string) {
+	if !a.Is6() {
+		return
+	}
+	p := netip.PrefixFrom(a, a.BitLen())
+	if t.setPlaced(p, tunnelOf, node); node == "" {
+		delete(t.tunnels, p)
+	} else {
+		t.tunnels[p] = node
+	}
+}
+
+func (t *Target) followAllVTEPs() {
+	tunnels := map[netip.Prefix]bool{}
 	for v := range t.rules.vteps(model.IPv6).All() {
-		// The kernel refuses a gateway that another device's route covers, and the tunnel address of a node is usually
-		// in one of its blocks. IPv4 has no such check.
-		tunnels[netip.PrefixFrom(v.Tunnel, v.Tunnel.BitLen())] = v.Node
+		tunnels[netip.PrefixFrom(v.Tunnel, v.Tunnel.BitLen())] = true
+		t.setTunnel(v.Tunnel, v.Node)
 	}
 	for p := range t.tunnels {
-		if _, still := tunnels[p]; !still {
-			t.setPlaced(p, tunnelOf, "")
+		if !tunnels[p] {
+			t.setTunnel(p.Addr(), "")
 		}
 	}
-	t.tunnels = tunnels
 	was := t.endpoints
 	t.endpoints = map[endpointKey]endpoint{}
-	t.decidePlacedAgain(func(p netip.Prefix, node string) bool {
-		k := endpointKey{node, familyOf(p)}
-		now, known := t.endpoints[k]
-		if !known {
-			if now = t.endpointOf(k); now.equal(was[k]) {
-				now.since = was[k].since
+	for _, family := range []model.Family{model.IPv4, model.IPv6} {
+		for node := range t.rules.vteps(family).Nodes() {
+			k := endpointKey{node, family}
+			if now := t.endpointOf(k); now.equal(was[k]) {
+				t.endpoints[k] = was[k]
 			}
-			t.endpoints[k] = now
 		}
-		return !now.equal(was[k]) || p.IsSingleIP() // which may be a node's address, see refuseToPlace
-	})
+	}
+	t.decidePlacedAgain(func(netip.Prefix, string) bool { return true })
 	t.changedLinks = true // gateways
 }
 
@@ -153,7 +213,8 @@ func (r *rules) placed(p netip.Prefix, node string) (route *kernel.Route, note s
 	address := table.Address(node)
 	switch {
 	case !address.IsValid():
-		return nil, fmt.Sprintf("node %s has no IPv%d address in its Node (spec.bgp)", node, family), true
+		_, err := table.Of(node)
+		return nil, err.Error(), true
 	case r.own.Has(address):
 		r.reach(address, directly) // to notice when it is the host's no more
 		return nil, fmt.Sprintf("node %s has the address %s, which is this host's", node, address), false
@@ -207,6 +268,9 @@ func (r *rules) refuseToPlace(p netip.Prefix, node string) string {
 		}
 	}
 	if !p.IsSingleIP() {
+		if other, a := r.vteps(familyOf(p)).Within(p, node); other != "" {
+			return fmt.Sprintf("%s is the address of node %s, and packets to it do not go to node %s", a, other, node)
+		}
 		return ""
 	}
 	if server := r.servers[p.Addr()]; server != "" {

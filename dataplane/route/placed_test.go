@@ -131,7 +131,7 @@ func TestPlaced(t *testing.T) {
 			"10.247.3.0/26 via 10.247.3.0 dev vxlan.calico onlink proto 80"},
 		{"the own node's", always, "10.247.1.0/26 n1", "", ""},
 		{"in a pool without VXLAN", always, "10.244.2.0/26 n2", "", ""},
-		{"of an unknown node", always, "10.247.4.0/26 n4", "", "node n4 has no IPv4 address in its Node (spec.bgp)"},
+		{"of an unknown node", always, "10.247.4.0/26 n4", "", "there is no node n4"},
 	} {
 		w := newVXLANWorld(c.mode)
 		w.place(c.placed)
@@ -157,7 +157,7 @@ func TestPlacedWithoutVTEP(t *testing.T) {
 	w.take(model.ResourceKey(model.KindNode, "n3"))
 	w.want(t, "the older node is gone", "10.247.5.0/26",
 		"10.247.5.0/26 via 10.247.3.0 dev vxlan.calico onlink proto 80")
-	w.want(t, "its own block", "10.247.3.0/26", "node n3 has no IPv4 address in its Node (spec.bgp)")
+	w.want(t, "its own block", "10.247.3.0/26", "there is no node n3")
 }
 
 // A change of the pool's mode replaces routes, and a route of BGP has its place where the pool has no VXLAN.
@@ -316,6 +316,8 @@ func TestPlacedTakesNothingOver(t *testing.T) {
 			"10.247.1.16/28 is in block 10.247.1.0/26, which belongs to this node"},
 		{"an own block", "10.247.1.0/26 n2", "blackhole 10.247.1.0/26 proto bird"},
 		{"a node", "10.9.0.7/32 n2", "10.9.0.7 is the address of node n3"},
+		{"around another node", "10.9.0.0/29 n2",
+			"10.9.0.7 is the address of node n3, and packets to it do not go to node n2"},
 		{"around its own node", "10.9.0.0/29 n3",
 			"node n3 has the address 10.9.0.7, which is in 10.9.0.0/29 itself: the tunnel would lead through itself"},
 		{"a node at a loopback address", "10.247.4.0/26 bad4",
@@ -335,6 +337,18 @@ func TestPlacedTakesNothingOver(t *testing.T) {
 		w.place(c.placed)
 		w.want(t, c.rule, strings.Fields(c.placed)[0], c.want)
 	}
+	w.place("10.9.5.0/26 n2")
+	const way = "10.9.5.0/26 via 10.247.2.0 dev vxlan.calico onlink proto 80"
+	w.want(t, "around nobody", "10.9.5.0/26", way)
+	w.node("late", "10.9.5.9/24", "", "", "")
+	w.take(model.ResourceKey(model.KindNode, "late"))
+	w.want(t, "a node comes", "10.9.5.0/26",
+		"10.9.5.9 is the address of node late, and packets to it do not go to node n2")
+	w.node("late", "10.9.6.9/24", "", "", "")
+	w.take(model.ResourceKey(model.KindNode, "late"))
+	w.want(t, "it goes elsewhere", "10.9.5.0/26", way)
+	w.place("10.9.5.0/26 ")
+	w.want(t, "released", "10.9.5.0/26", "")
 	if links := w.on(2); !slices.Equal(links, []string{"0.0.0.0/0", "10.1.0.0/24", "fd01::/64"}) {
 		t.Errorf("routes of the host are %q", links)
 	}

@@ -43,11 +43,12 @@ type Target struct {
 	}
 	hops []netip.Addr // a buffer of number
 
-	placed       map[netip.Prefix]string  // the nodes of prefixes, by IPAM's blocks
-	tunnels      map[netip.Prefix]string  // the nodes of tunnel addresses with a route of their own
-	endpoints    map[endpointKey]endpoint // of the nodes of both
-	gateways     map[netip.Addr]bool      // of the host's routes, when routes by IPAM were decided last
-	synced       bool                     // the datastore and BGP
+	placed       map[netip.Prefix]string          // the nodes of prefixes, by IPAM's blocks
+	placedOn     map[string]map[netip.Prefix]bool // the prefixes of nodes
+	tunnels      map[netip.Prefix]string          // the nodes of tunnel addresses with a route of their own
+	endpoints    map[endpointKey]endpoint         // of the nodes of both
+	gateways     map[netip.Addr]bool              // of the host's routes, when routes by IPAM were decided last
+	synced       bool                             // the datastore and BGP
 	placesSynced bool
 	policyOnly   bool // blocks have no routes here
 
@@ -86,7 +87,9 @@ func New(k Kernel, now func() time.Time) *Target {
 		kernel: k, now: now, extras: map[uint32]*extras{},
 		byLink:     map[string]map[netip.Prefix]bool{},
 		decided:    map[question]answer{},
-		departures: map[netip.Prefix]*departure{}, placed: map[netip.Prefix]string{},
+		departures: map[netip.Prefix]*departure{},
+		placed:     map[netip.Prefix]string{}, placedOn: map[string]map[netip.Prefix]bool{},
+		tunnels:   map[netip.Prefix]string{},
 		endpoints: map[endpointKey]endpoint{}, turned: map[netip.Prefix]time.Time{}, held: map[place]time.Time{},
 		rules: &rules{hops: map[netip.Addr]*hop{}, newcomers: map[int]time.Time{},
 			vteps: vtep.NewTable},

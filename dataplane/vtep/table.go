@@ -21,6 +21,17 @@ type Table struct {
 	owners map[any]map[string]bool // the nodes that claim an address (netip.Addr) or a hardware address (string)
 	// contested is how many of these more than one node claims: usually none.
 	contested int
+	addresses []nodeAddress // sorted
+}
+
+// nodeAddress is the own address of a node.
+type nodeAddress struct {
+	address netip.Addr
+	node    string
+}
+
+func (a nodeAddress) compare(o nodeAddress) int {
+	return cmp.Or(a.address.Compare(o.address), cmp.Compare(a.node, o.node))
 }
 
 // claim is the VTEP that a node publishes.
@@ -49,6 +60,9 @@ func (t *Table) Set(name string, n *model.Node) (changed bool) {
 		return false
 	}
 	if old != nil {
+		if i, has := slices.BinarySearchFunc(t.addresses, nodeAddress{old.address, name}, nodeAddress.compare); has {
+			t.addresses = slices.Delete(t.addresses, i, i+1)
+		}
 		for _, k := range old.keys() {
 			delete(t.owners[k], name)
 			switch len(t.owners[k]) {
@@ -61,6 +75,10 @@ func (t *Table) Set(name string, n *model.Node) (changed bool) {
 		delete(t.nodes, name)
 	}
 	if next != nil {
+		if a := (nodeAddress{next.address, name}); a.address.IsValid() {
+			i, _ := slices.BinarySearchFunc(t.addresses, a, nodeAddress.compare)
+			t.addresses = slices.Insert(t.addresses, i, a)
+		}
 		t.nodes[name] = next
 		for _, k := range next.keys() {
 			if t.owners[k] == nil {
@@ -96,6 +114,9 @@ func (t *Table) Of(name string) (VTEP, error) {
 	for _, k := range c.keys() {
 		switch first := t.holder(k); {
 		case first == name:
+		case MAC(first, t.family) == k && MAC(name, t.family) != k:
+			return VTEP{}, fmt.Errorf("node %s has published %v, which follows from the name of node %s, as its hardware "+
+				"address", name, k, first)
 		case t.nodes[first].Address == k && c.Address != k:
 			return VTEP{}, fmt.Errorf("node %s has published %v, which is the address of node %s, as its tunnel "+
 				"address", name, k, first)
@@ -107,8 +128,23 @@ func (t *Table) Of(name string) (VTEP, error) {
 	return c.VTEP, nil
 }
 
+// Within returns a node other than one of that name whose own address is in a prefix; empty for none.
+func (t *Table) Within(p netip.Prefix, other string) (node string, address netip.Addr) {
+	i, _ := slices.BinarySearchFunc(t.addresses, nodeAddress{address: p.Masked().Addr()}, nodeAddress.compare)
+	for _, a := range t.addresses[i:] {
+		if !p.Contains(a.address) {
+			break
+		}
+		if a.node != other {
+			return a.node, a.address
+		}
+	}
+	return "", netip.Addr{}
+}
+
 // holder returns the node that has what several may claim: the one that was created first; the name decides between two
-// of one age. No node gets the own address of another as its tunnel address.
+// of one age. No node gets the own address of another as its tunnel address, nor the hardware address that follows from
+// another's name.
 func (t *Table) holder(k any) string {
 	nodes := t.owners[k]
 	if len(nodes) == 1 {
@@ -117,7 +153,7 @@ func (t *Table) holder(k any) string {
 		}
 	}
 	rank := func(name string) int {
-		if t.nodes[name].Address == k {
+		if t.nodes[name].Address == k || MAC(name, t.family) == k {
 			return 0
 		}
 		return 1
@@ -147,6 +183,12 @@ func (t *Table) At(address netip.Addr) (VTEP, error) {
 	}
 	return v, err
 }
+
+// Contested reports whether several nodes claim one address: then the change of a node may be one of others, too.
+func (t *Table) Contested() bool { return t.contested > 0 }
+
+// Nodes visits the names of all nodes, in no order.
+func (t *Table) Nodes() iter.Seq[string] { return maps.Keys(t.nodes) }
 
 // All visits the VTEPs, in no order.
 func (t *Table) All() iter.Seq[VTEP] {

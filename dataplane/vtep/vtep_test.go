@@ -144,3 +144,22 @@ func TestTunnelAtAnothersAddress(t *testing.T) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
+
+// The hardware address that follows from a node's name is that node's, however old another one is that publishes it.
+func TestNobodyTakesAComputedMAC(t *testing.T) {
+	old, young := node("10.0.0.1/24", "10.244.1.1"), node("10.0.0.2/24", "10.244.1.2")
+	old.CreationTimestamp = metav1.Time{Time: time.Unix(1e9, 0)}
+	young.CreationTimestamp = metav1.Time{Time: time.Unix(2e9, 0)}
+	old.Spec.VXLANTunnelMACAddr = MAC("young", model.IPv4)
+	table := NewTable(model.IPv4)
+	table.Set("old", old)
+	table.Set("young", young)
+	if _, err := table.Of("young"); err != nil {
+		t.Error(err)
+	}
+	want := "node old has published " + MAC("young", model.IPv4) +
+		", which follows from the name of node young, as its hardware address"
+	if _, err := table.Of("old"); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/dataplane/vtep"
 )
 
 // Kernel has the kernel calls of a Target.
@@ -70,8 +71,9 @@ type Target struct {
 	now     func() time.Time
 	wake    func()
 	used    []overlay.Overlay
-	needed  map[string]bool // devices of those that pools need
-	watches map[string]*watch // by device
+	needed  map[string]bool     // devices of those that pools need
+	nodes   map[place]vtep.VTEP // that have entries
+	watches map[string]*watch   // by device
 	refused map[refusal]time.Time
 	more    int // refusals without a notice of their own
 
@@ -95,7 +97,8 @@ type refusal struct{ Overlay, Node, Why string }
 
 // New makes a Target; now is the clock. wake is to make the agent call Flush soon, and must not block.
 func New(k Kernel, now func() time.Time, wake func()) *Target {
-	t := &Target{kernel: k, now: now, wake: wake, watches: map[string]*watch{}, refused: map[refusal]time.Time{}}
+	t := &Target{kernel: k, now: now, wake: wake, nodes: map[place]vtep.VTEP{}, watches: map[string]*watch{},
+		refused: map[refusal]time.Time{}}
 	t.Driver = driver.New(t, driver.Config[key, value]{Name: "vxlan", Part: "neighbours", ListLinks: k.ListLinks,
 		Now: now, Follows: t.follows, Look: t.follow, Read: t.read})
 	return t
@@ -137,21 +140,57 @@ func (t *Target) follows(h *hoststate.Host) bool {
 	same := slices.EqualFunc(used, t.used, func(a, b overlay.Overlay) bool { return a.Device == b.Device })
 	same = same && maps.Equal(needed, t.needed)
 	t.used, t.needed = used, needed
+	if same && h.VTEPsOf != nil {
+		t.amend(h)
+		return false
+	}
 	return h.VTEPsChanged || !same
+}
+
+// amend takes over the endpoints of a few nodes.
+func (t *Target) amend(h *hoststate.Host) {
+	t.setRefused(h)
+	set, gone := map[key]value{}, []key(nil)
+	for _, node := range h.VTEPsOf {
+		if node == h.Node {
+			continue
+		}
+		for _, o := range t.used {
+			at := place{o.Device, node}
+			if old, had := t.nodes[at]; had {
+				gone = append(gone, key{Device: o.Device, Neighbour: old.Tunnel}, key{Device: o.Device, MAC: old.MAC})
+				delete(t.nodes, at)
+			}
+			if v, err := h.VTEPs(o.Family).Of(node); err == nil && t.Link(o.Device).Kind == o.Kind {
+				t.put(set, o.Device, v)
+			}
+		}
+	}
+	t.Amend(set, gone)
+}
+
+// place is a node on a device.
+type place struct{ device, node string }
+
+// put adds the entries of a node.
+func (t *Target) put(want map[key]value, device string, v vtep.VTEP) {
+	want[key{Device: device, Neighbour: v.Tunnel}] = value{MAC: v.MAC}
+	want[key{Device: device, MAC: v.MAC}] = value{Remote: v.Address}
+	t.nodes[place{device, v.Node}] = v
 }
 
 // Desired implements driver.Objects.
 func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[key]value {
 	want := make(map[key]value, len(t.Wanted()))
 	t.setRefused(h)
+	t.nodes = make(map[place]vtep.VTEP, len(t.nodes))
 	for _, o := range t.used {
 		if links[o.Device].Kind != o.Kind {
 			continue
 		}
 		for v := range h.VTEPs(o.Family).All() {
 			if v.Node != h.Node {
-				want[key{Device: o.Device, Neighbour: v.Tunnel}] = value{MAC: v.MAC}
-				want[key{Device: o.Device, MAC: v.MAC}] = value{Remote: v.Address}
+				t.put(want, o.Device, v)
 			}
 		}
 	}

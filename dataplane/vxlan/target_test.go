@@ -3,6 +3,8 @@ package vxlan
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -417,6 +419,48 @@ func BenchmarkFlush(b *testing.B) {
 		r.put(n)
 		if _, failures, err := r.target.Flush(); failures > 0 || err != nil {
 			b.Fatal(failures, err)
+		}
+	}
+}
+
+// Whatever nodes come, change and go one by one, the desired entries are those that a new Target would have, also while
+// nodes claim each other's addresses.
+func TestFewChangesEndAsReadingEverything(t *testing.T) {
+	for seed := range uint64(30) {
+		random := rand.New(rand.NewPCG(seed, 5))
+		r := newRig(t)
+		r.take()
+		for step := range 60 {
+			n := node(2 + random.IntN(6))
+			spec := &n.Value.(*model.Node).Spec
+			switch random.IntN(6) {
+			case 0:
+				spec.IPv4VXLANTunnelAddr, spec.IPv6VXLANTunnelAddr = address4(11, 2+random.IntN(6)).String(), ""
+			case 1:
+				spec.BGP.IPv4Address = address4(10, 2+random.IntN(6)).String()
+			case 2:
+				spec.VXLANTunnelMACAddr = vtep.MAC("n3", model.IPv4)
+			}
+			if random.IntN(4) == 0 {
+				r.drop(n.Key.Kind, n.Key.Name)
+			} else {
+				r.put(n)
+			}
+			if random.IntN(3) == 0 {
+				r.flush()
+			}
+			want := map[key]value{}
+			for _, o := range overlays() {
+				for v := range r.host.VTEPs(o.Family).All() {
+					if v.Node != "n1" {
+						want[key{Device: o.Device, Neighbour: v.Tunnel}] = value{MAC: v.MAC}
+						want[key{Device: o.Device, MAC: v.MAC}] = value{Remote: v.Address}
+					}
+				}
+			}
+			if r.flush(); !maps.Equal(r.target.Wanted(), want) {
+				t.Fatalf("seed %d, step %d:\n%v\nwant\n%v", seed, step, r.target.Wanted(), want)
+			}
 		}
 	}
 }
