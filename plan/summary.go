@@ -15,6 +15,8 @@ import (
 type Summary struct {
 	Nodes  []NodeSummary `json:"nodes"` // those that change, by name
 	Totals Totals        `json:"totals"`
+	// Modes are the pools whose encapsulation changes.
+	Modes []ModeChange `json:"modes"`
 	// Notices are those that the later State alone has, each once. They are for standard error.
 	Notices []string `json:"-"`
 }
@@ -59,6 +61,7 @@ func Summarize(from, to State, with Settings) Summary {
 	names = slices.Compact(names)
 	list := make([]NodeSummary, len(names))
 	notices := make([][]string, len(names))
+	sessions := make([]int, len(names))
 	var group errgroup.Group
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	for i, name := range names {
@@ -66,6 +69,7 @@ func Summarize(from, to State, with Settings) Summary {
 			s := with
 			s.Node = name
 			earlier, later := from.Compute(s), to.Compute(s)
+			sessions[i] = len(later.Sessions)
 			notices[i] = added(Notices(earlier), Notices(later))
 			d := Compare(name, earlier, later)
 			d.ComparePolicy(before, after)
@@ -77,6 +81,11 @@ func Summarize(from, to State, with Settings) Summary {
 	}
 	_ = group.Wait() // no function has an error
 	sum := total(list)
+	count := map[string]int{}
+	for i, name := range names {
+		count[name] = sessions[i]
+	}
+	sum.Modes = modeChanges(from, to, count)
 	sum.Notices = slices.Concat(append(notices, added(old, remarks))...)
 	slices.Sort(sum.Notices)
 	sum.Notices = slices.Compact(sum.Notices)

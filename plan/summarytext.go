@@ -9,11 +9,14 @@ import (
 	"github.com/manxnet/manx/datastore/table"
 )
 
-// WriteText writes a line for each node that changes, and the totals.
+// WriteText writes a line for each node that changes, how pools change their mode, and the totals.
 func (s Summary) WriteText(w io.Writer) error {
 	var b strings.Builder
 	for _, n := range s.Nodes {
 		table.Fprintf(&b, "%s: %s\n", n.Node, strings.Join(n.effects(), "; "))
+	}
+	for _, c := range s.Modes {
+		table.Fprintf(&b, "%s", c.text())
 	}
 	t := s.Totals
 	fmt.Fprintf(&b, "%s, %d changed: %s reset, %d new, %d removed; %s changed, on %s; %s withdrawn, %d announced\n",

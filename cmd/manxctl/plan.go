@@ -186,7 +186,8 @@ func (c *cli) planAllNodes(now, then plan.State, o planOptions, format table.For
 	}
 	c.complain(summary.Notices)
 	c.complainBoth(undoneAnywhere(now), undoneAnywhere(then))
-	if err := c.show(summary, format); err != nil || summary.Totals.NodesChanged == 0 {
+	if err := c.show(summary, format); err != nil ||
+		summary.Totals.NodesChanged == 0 && len(summary.Modes) == 0 {
 		return err
 	}
 	return &exitErr{exitDifferent, ""}

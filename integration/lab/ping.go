@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/manxnet/manx/integration/namespace"
 )
@@ -29,8 +30,13 @@ var icmpSeq = regexp.MustCompile(`icmp_seq=(\d+) ttl=`)
 
 // StartFlow pings every 10 ms until Stop.
 func (l *Lab) StartFlow(ns string, to netip.Addr) (*Flow, error) {
+	return l.StartFlowEvery(ns, to, 10*time.Millisecond)
+}
+
+// StartFlowEvery is StartFlow with another interval. A busy machine sends less often.
+func (l *Lab) StartFlowEvery(ns string, to netip.Addr, interval time.Duration) (*Flow, error) {
 	f := &Flow{answered: map[int]bool{}}
-	cmd := namespace.Command(ns, "ping", "-n", "-i", "0.01", to.String())
+	cmd := namespace.Command(ns, "ping", "-n", "-i", strconv.FormatFloat(interval.Seconds(), 'f', -1, 64), to.String())
 	r, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err

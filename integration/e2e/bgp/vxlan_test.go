@@ -43,17 +43,21 @@ func newVXLAN(t *testing.T, mode string) *vxlan {
 
 func (v *vxlan) setMode(t *testing.T, mode string) {
 	t.Helper()
+	four, six := "vxlanMode: "+mode, ", vxlanMode: "+mode
+	if mode == "IPIP" { // which is for IPv4 alone
+		four, six = "ipipMode: Always", ""
+	}
 	must(t, v.n1.Apply(fmt.Sprintf(`
 apiVersion: projectcalico.org/v3
 kind: IPPool
 metadata: {name: four}
-spec: {cidr: 10.244.0.0/16, vxlanMode: %s}
+spec: {cidr: 10.244.0.0/16, %s}
 ---
 apiVersion: projectcalico.org/v3
 kind: IPPool
 metadata: {name: six}
-spec: {cidr: fd10:244::/48, blockSize: 122, vxlanMode: %[1]s}
-`, mode)))
+spec: {cidr: fd10:244::/48, blockSize: 122%s}
+`, four, six)))
 }
 
 // device waits until packets of a node to an address leave through a device.
