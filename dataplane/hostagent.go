@@ -107,6 +107,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 	h := &HostAgent{kernel: c.Kernel, links: c.Links, routes: route.New(c.Kernel, now),
 		sysctls: sysctl.New(c.Kernel, c.Reassembly, now)}
 	devices, nearby := device.New(c.Kernel, now, c.Logger), neighbour.New(c.Kernel, now)
+	mtu := mtufile.New(c.Kernel, c.MTUFile, now)
 	wake := func() { h.put(func(b *batch) { b.woken = true }) }
 	h.entries = vxlan.New(c.Kernel, now, wake)
 	h.files = endpointstatus.NewFiles(endpointstatus.FilesConfig{
@@ -140,7 +141,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 			devices,
 			h.sysctls,
 			peering.New(c.Kernel, now), // where IPv6 is disabled, no address can be added
-			mtufile.New(c.Kernel, c.MTUFile, now),
+			mtu,
 			h.entries, // of devices
 			h.routes,  // need interfaces, and lead through entries
 			nearby,    // needs the routes' next hops
@@ -162,6 +163,13 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 	devices.FollowDevices(h.entries.DeviceChanged)
 	h.routes.FollowMissing(devices.Missing)
 	devices.FollowRoutes(h.routes.LeadThrough)
+	h.host.Underlay.Unread = true
+	h.routes.FollowUnderlay(func(u hoststate.Underlay) {
+		h.host.Underlay = u
+		devices.DecideAgain()
+		mtu.DecideAgain()
+		wake()
+	})
 	if !c.PolicyOnly { // else no packet of this node depends on them
 		h.routes.FollowNextHops(func(list []kernel.NextHop) {
 			if nearby.SetNextHops(list) {

@@ -28,6 +28,7 @@ type Target struct {
 	devices  func(*hoststate.Host) []overlay.Device
 	families map[string]model.Family // of the addresses on devices that are this node's own
 	missing  map[string]error        // devices that the kernel cannot make
+	tooLarge []reconcile.Notice      // see overlay.Device.TooLarge
 	log      *zap.Logger
 	changed  func(kernel.Link) // may be nil
 	leads    func(device string) bool
@@ -114,7 +115,10 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 			want[key{Kind: exists, Device: name}] = value{Text: l.Kind, VXLAN: l.VXLAN} // unless it has to differ
 		}
 	}
+	before := t.tooLarge
+	t.tooLarge = nil
 	for _, d := range list {
+		t.noteTooLarge(d, host, before)
 		if _, there := links[d.Name]; d.Leaving && !there {
 			continue
 		}
@@ -122,7 +126,9 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 		if _, there := links[d.Name]; !there {
 			continue
 		}
-		want[key{Kind: mtu, Device: d.Name}] = value{Text: strconv.Itoa(d.MTUOn(host))}
+		if n := d.MTUOn(host); n > 0 { // else it is not known yet
+			want[key{Kind: mtu, Device: d.Name}] = value{Text: strconv.Itoa(n)}
+		}
 		want[key{Kind: up, Device: d.Name}] = value{Text: "up"}
 		for _, a := range d.Addresses {
 			want[key{Kind: address, Device: d.Name, Address: a}] = value{}
@@ -130,6 +136,24 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 	}
 	return want
 }
+
+// noteTooLarge has a notice of a device whose packets do not fit the host. Those before may have it already.
+func (t *Target) noteTooLarge(d overlay.Device, host int, before []reconcile.Notice) {
+	text := d.TooLarge(host)
+	if text == "" {
+		return
+	}
+	n := reconcile.Notice{Subject: "device " + d.Name, Text: text, Since: t.now()}
+	for _, o := range before {
+		if o.Subject == n.Subject && o.Text == n.Text {
+			n.Since = o.Since
+		}
+	}
+	t.tooLarge = append(t.tooLarge, n)
+}
+
+// Notices returns one for each property that cannot be set, and for devices whose packets are too large.
+func (t *Target) Notices() []reconcile.Notice { return append(t.Driver.Notices(), t.tooLarge...) }
 
 // List implements driver.Objects: the properties of the desired devices, and the addresses of all that are own.
 func (t *Target) List() (map[key]value, error) {

@@ -128,6 +128,10 @@ func (d *Driver[K, V]) LoseLink(name string) {
 // Touch has the objects of an interface read again.
 func (d *Driver[K, V]) Touch(link string) { d.touched[link], d.stale = true, true }
 
+// DecideAgain has the next Flush determine the desired objects again: something differs on which they depend, beside
+// the host's state and its interfaces.
+func (d *Driver[K, V]) DecideAgain() { d.stale = true }
+
 // Link returns an interface by its name; its Index is 0 if there is none.
 func (d *Driver[K, V]) Link(name string) kernel.Link { return d.links[name] }
 

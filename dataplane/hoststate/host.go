@@ -33,6 +33,9 @@ type Host struct {
 	// has no tunnels and no blocks, and leaves routes and settings of the interfaces that it does not connect alone.
 	PolicyOnly bool
 
+	// Underlay is the network between the nodes, as the routes of this host have it.
+	Underlay Underlay
+
 	Node   string      // the name of this host's
 	Own    *model.Node // nil: there is none
 	Felix  model.FelixConfigurationSpec

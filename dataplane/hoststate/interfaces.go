@@ -15,20 +15,42 @@ func (h *Host) Overlays() []overlay.Device {
 	return overlay.Devices(&h.Felix, h.PoolTable(), h.Own)
 }
 
-// defaultUplinks matches the names of interfaces whose MTU counts, as FelixConfiguration's mtuIfacePattern.
+// defaultUplinks matches the names of interfaces whose MTU counts while no route leads to another node, as the default
+// of Calico's mtuIfacePattern.
 var defaultUplinks = regexp.MustCompile(`^((en|wl|ww|sl|ib)[Pcopsvx].*|(eth|wlan|wwan).*)`)
 
 const fallbackMTU = 1460 // when no interface looks like an uplink
 
-// UplinkMTU is the smallest MTU of the interfaces that lead to other hosts: those that are up and whose name matches
-// FelixConfiguration's mtuIfacePattern, or the default one if that is empty or not valid.
+// Underlay is the network that carries packets between the nodes.
+type Underlay struct {
+	// Unread is set until the routes of the host have been read.
+	Unread bool
+	// MTU is the size in bytes of the largest packet that the interfaces and routes towards all other nodes take, or
+	// those to the network of this one where there is no other; 0: no route leads there.
+	MTU int
+}
+
+// UplinkMTU is the size of the largest packet that this host sends to every other node, in bytes; 0: it is not known
+// yet. Where FelixConfiguration has mtuIfacePattern, it is the smallest MTU of the interfaces that are up and have such
+// a name, as in Calico. Else it is that of the underlay, or of the interfaces that look like uplinks if no route leads
+// to the nodes.
 func (h *Host) UplinkMTU(links map[string]kernel.Link) int {
-	pattern := defaultUplinks
 	if text := h.Felix.MTUIfacePattern; text != "" {
 		if re, err := regexp.Compile(text); err == nil {
-			pattern = re
+			return smallestMTU(links, re)
 		}
 	}
+	switch {
+	case h.Underlay.MTU > 0:
+		return h.Underlay.MTU
+	case h.Underlay.Unread:
+		return 0
+	}
+	return smallestMTU(links, defaultUplinks)
+}
+
+// smallestMTU is that of the interfaces that are up and whose name matches.
+func smallestMTU(links map[string]kernel.Link, pattern *regexp.Regexp) int {
 	mtu := 0
 	for _, l := range links {
 		if l.Up && pattern.MatchString(l.Name) && (mtu == 0 || l.MTU < mtu) {

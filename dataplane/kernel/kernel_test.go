@@ -84,6 +84,10 @@ func TestRoutesRoundTrip(t *testing.T) {
 			NextHops: []NextHop{{Gateway: addr("10.1.0.1"), Link: e0}}},
 		"source": {Dst: prefix("10.244.5.0/26"), Metric: 5, Protocol: ProtocolBIRD, Type: Unicast,
 			Src: addr("10.2.0.5"), NextHops: []NextHop{{Gateway: addr("10.1.0.1"), Link: e0}}},
+		"mtu 4": {Dst: prefix("10.244.6.0/26"), Protocol: ProtocolBIRD, Type: Unicast, MTU: 1350,
+			NextHops: []NextHop{{Gateway: addr("10.1.0.1"), Link: e0}}},
+		"mtu 6": {Dst: prefix("fd10:6::/122"), Metric: 7, Protocol: ProtocolBIRD, Type: Unicast, MTU: 1330,
+			NextHops: []NextHop{{Gateway: addr("fd01::9"), Link: e0}, {Gateway: addr("fd02::9"), Link: e1}}},
 	}
 	for name, r := range routes {
 		t.Run(name, func(t *testing.T) {

@@ -136,6 +136,7 @@ type Route struct {
 	Type     RouteType
 	Scope    Scope
 	Src      netip.Addr // preferred source address, invalid for none
+	MTU      uint32     // of packets that take it, in bytes; 0: that of the interface
 	NextHops []NextHop  // several: ECMP. None unless Type is Unicast.
 }
 
@@ -168,7 +169,7 @@ func (r Route) Place() string { return RouteKey{Dst: r.Dst, Table: r.Table}.Stri
 func (r Route) Equal(o Route) bool {
 	return r.Dst == o.Dst && r.Metric == o.Metric && r.Table == o.Table && r.Protocol == o.Protocol &&
 		r.Type == o.Type &&
-		r.Scope == o.Scope && r.Src == o.Src && sameHops(r.NextHops, o.NextHops)
+		r.Scope == o.Scope && r.Src == o.Src && r.MTU == o.MTU && sameHops(r.NextHops, o.NextHops)
 }
 
 func sameHops(a, b []NextHop) bool {
@@ -222,6 +223,9 @@ func (r Route) Text(name func(link int) string) string {
 	}
 	if r.Metric != 0 {
 		fmt.Fprintf(&b, " metric %d", r.Metric)
+	}
+	if r.MTU != 0 {
+		fmt.Fprintf(&b, " mtu %d", r.MTU)
 	}
 	return b.String()
 }

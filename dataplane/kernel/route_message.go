@@ -40,6 +40,11 @@ func appendRoute(b *netlink.Builder, r Route, deletion bool) {
 	if r.Src.IsValid() {
 		b.AttrAddr(unix.RTA_PREFSRC, r.Src)
 	}
+	if r.MTU != 0 {
+		metrics := b.Nest(unix.RTA_METRICS)
+		b.Attr32(unix.RTAX_MTU, r.MTU)
+		b.EndNest(metrics)
+	}
 	switch len(r.NextHops) {
 	case 0:
 	case 1:
@@ -112,6 +117,12 @@ func parseRoute(data []byte, tables []Table) (r Route, ok bool) {
 			r.Metric = uint32Of(value)
 		case unix.RTA_PREFSRC:
 			r.Src, _ = netip.AddrFromSlice(value)
+		case unix.RTA_METRICS:
+			for kind, value := range netlink.Attrs(value) {
+				if kind == unix.RTAX_MTU {
+					r.MTU = uint32Of(value)
+				}
+			}
 		case unix.RTA_OIF:
 			hop.Link = int(uint32Of(value))
 		case unix.RTA_GATEWAY:

@@ -42,6 +42,9 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[pa
 		return nil
 	}
 	host := h.UplinkMTU(links)
+	if host == 0 {
+		return nil // not known yet; the file of an earlier run stays
+	}
 	return map[path]string{t.path: strconv.Itoa(overlay.PodMTU(&h.Felix, h.PoolTable(), host))}
 }
 

@@ -31,7 +31,23 @@ func Conflicts(f *model.FelixConfigurationSpec, pools ippool.Table) (list []Conf
 				"to other nodes that need it are blocked", o.Name, strings.Join(names, ", "))})
 		}
 	}
-	return append(append(list, vxlanConflicts(f)...), externalConflicts(f)...)
+	return slices.Concat(list, vxlanConflicts(f), mtuConflicts(f, pools), externalConflicts(f))
+}
+
+// mtuConflicts are MTUs with which an overlay would carry no packets.
+func mtuConflicts(f *model.FelixConfigurationSpec, pools ippool.Table) (list []Conflict) {
+	for _, o := range all {
+		s := o.Settings(f)
+		if s.MTU == nil || *s.MTU == 0 || !o.Used(f, pools) {
+			continue
+		}
+		if least := LeastMTU(o.Family); *s.MTU < least {
+			list = append(list, Conflict{s.MTUName, fmt.Sprintf("%d is less than %d, which each host of IPv%d must "+
+				"take: the MTU is computed from the host's instead. Set it to 0, or to %[2]d at least",
+				*s.MTU, least, o.Family)})
+		}
+	}
+	return list
 }
 
 // externalConflicts are texts that let no program outside the cluster through.

@@ -35,6 +35,17 @@ func TestConflicts(t *testing.T) {
 		{"unreadable", func(f *model.FelixConfigurationSpec) {
 			f.ExternalNodesCIDRList = &[]string{"10.9.0.1", "fd00::/8", "lvs"}
 		}, `externalNodesList: "lvs" is neither an address nor a CIDR: it is not used`},
+		{"too small", func(f *model.FelixConfigurationSpec) {
+			f.VXLANMTU, f.VXLANMTUV6, f.IPIPMTU = new(100), new(1279), new(575)
+		}, "ipipMTU: 575 is less than 576, which each host of IPv4 must take: the MTU is computed from the host's " +
+			"instead. Set it to 0, or to 576 at least; " +
+			"vxlanMTU: 100 is less than 576, which each host of IPv4 must take: the MTU is computed from the host's " +
+			"instead. Set it to 0, or to 576 at least; " +
+			"vxlanMTUV6: 1279 is less than 1280, which each host of IPv6 must take: the MTU is computed from the " +
+			"host's instead. Set it to 0, or to 1280 at least"},
+		{"small enough to work", func(f *model.FelixConfigurationSpec) {
+			f.VXLANMTU, f.VXLANMTUV6, f.IPIPMTU = new(576), new(1280), new(0)
+		}, ""},
 		{"out of range", func(f *model.FelixConfigurationSpec) { f.VXLANPort, f.VXLANVNI = new(65536), new(0) },
 			"vxlanPort: 65536 is out of range: 4789 is used; vxlanVNI: 0 is out of range: 4096 is used"},
 	} {

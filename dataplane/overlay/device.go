@@ -1,7 +1,9 @@
 package overlay
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
@@ -13,8 +15,9 @@ type Device struct {
 	Kind string // as ip-link(8) has it
 	// Family is that of its addresses: others on the device are left alone. 0: both.
 	Family model.Family
-	// MTU 0 is that of the host less Overhead, the size of the overlay's headers in bytes.
+	// MTU 0 is that of the host less Overhead, the size of the overlay's headers in bytes. MTUName names the setting.
 	MTU, Overhead int
+	MTUName       string
 	// Addresses are all of the family that the device shall have, with the length of their subnets.
 	Addresses []netip.Prefix
 	// Leaving: nothing uses the overlay any more. A device that exists stays as it is for now, and none is made.
@@ -52,18 +55,46 @@ func Devices(f *model.FelixConfigurationSpec, pools ippool.Table, own *model.Nod
 // device returns what every node's device has in common.
 func (o Overlay) device(f *model.FelixConfigurationSpec) Device {
 	d := Device{Name: o.Device, Kind: o.Kind, Family: o.Family, Overhead: o.Overhead}
-	if mtu := o.Settings(f).MTU; mtu != nil {
-		d.MTU = *mtu
+	s := o.Settings(f)
+	if d.MTUName = s.MTUName; s.MTU != nil && *s.MTU >= LeastMTU(o.Family) {
+		d.MTU = *s.MTU
 	}
 	return d
 }
 
-// MTUOn returns the device's MTU on a host with an MTU.
-func (d Device) MTUOn(host int) int {
-	if d.MTU > 0 {
-		return d.MTU
+// LeastMTU is the size in bytes of the packets that each host of an IP version must take (RFC 791, RFC 8200). The
+// kernel removes IPv6 from interfaces with a smaller MTU.
+func LeastMTU(f model.Family) int {
+	if f == model.IPv6 {
+		return 1280
 	}
-	return host - d.Overhead
+	return 576
+}
+
+// MTUOn returns the device's MTU on a host with an MTU, 0 if neither is known.
+func (d Device) MTUOn(host int) int {
+	switch {
+	case d.MTU > 0:
+		return d.MTU
+	case host == 0:
+		return 0
+	}
+	return max(host-d.Overhead, LeastMTU(d.Family))
+}
+
+// TooLarge returns why the packets of the device do not fit a host with an MTU, empty if they do.
+func (d Device) TooLarge(host int) string {
+	mtu := d.MTUOn(host)
+	if host == 0 || mtu+d.Overhead <= host {
+		return ""
+	}
+	fix := fmt.Sprintf("Set %s to %d at most, or to 0", d.MTUName, host-d.Overhead)
+	if d.MTU == 0 {
+		fix = fmt.Sprintf("Raise the MTU of the network between the nodes to %d", mtu+d.Overhead)
+	}
+	return fmt.Sprintf("its MTU is %d, so its packets have up to %d bytes with their headers, and the links and routes "+
+		"to other nodes take %d: larger packets are fragmented, and lost where fragments are dropped. %s",
+		mtu, mtu+d.Overhead, host, fix)
 }
 
 // PodMTU returns the MTU of workloads on a host with an MTU: packets of any size fit every overlay that the node has,
@@ -74,6 +105,9 @@ func PodMTU(f *model.FelixConfigurationSpec, pools ippool.Table, host int) int {
 		if o.Used(f, pools) {
 			mtu = min(mtu, o.device(f).MTUOn(host))
 		}
+	}
+	if slices.ContainsFunc(pools, func(p ippool.Pool) bool { return p.CIDR.Addr().Is6() }) {
+		return max(mtu, LeastMTU(model.IPv6))
 	}
 	return mtu
 }

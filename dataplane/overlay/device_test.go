@@ -49,6 +49,10 @@ func TestMTU(t *testing.T) {
 			func(s *settings) { s.VXLANMTUV6 = new(1300) }, 1500, []int{1450, 1300}, 1300},
 		{"0 is none", []ippool.Pool{byVXLAN, byVXLAN6},
 			func(s *settings) { s.VXLANMTU, s.VXLANMTUV6 = new(0), new(0) }, 1500, []int{1450, 1430}, 1430},
+		{"too small to work", []ippool.Pool{byVXLAN, byVXLAN6},
+			func(s *settings) { s.VXLANMTU, s.VXLANMTUV6 = new(100), new(1000) }, 1500, []int{1450, 1430}, 1430},
+		{"IPv6 needs 1280", []ippool.Pool{byVXLAN, byVXLAN6}, func(s *settings) { s.VXLANMTU = new(1000) }, 1300,
+			[]int{1000, 1280}, 1280},
 		{"vxlanEnabled without a pool", []ippool.Pool{none}, func(s *settings) { s.VXLANEnabled = &yes }, 1500,
 			[]int{1450}, 1450},
 		{"vxlanEnabled: false", []ippool.Pool{byVXLAN}, func(s *settings) { s.VXLANEnabled = &no }, 1500, nil, 1500},
@@ -96,6 +100,29 @@ func TestDevicesLeave(t *testing.T) {
 	f.VXLANEnabled, own.Spec.IPv4VXLANTunnelAddr = nil, ""
 	if list := Devices(&f, nil, own); len(list) != 0 {
 		t.Errorf("no address: %+v", list)
+	}
+}
+
+// A device whose packets do not fit the host is a sentence with both sizes and the way out.
+func TestTooLarge(t *testing.T) {
+	for _, c := range []struct {
+		device Device
+		host   int
+		want   string
+	}{
+		{Device{MTU: 1450, Overhead: 50, MTUName: "vxlanMTU"}, 1500, ""},
+		{Device{Overhead: 50}, 1500, ""},
+		{Device{MTU: 1500, Overhead: 50}, 0, ""},
+		{Device{MTU: 1500, Overhead: 50, MTUName: "vxlanMTU"}, 1500, "its MTU is 1500, so its packets have up to 1550 " +
+			"bytes with their headers, and the links and routes to other nodes take 1500: larger packets are " +
+			"fragmented, and lost where fragments are dropped. Set vxlanMTU to 1450 at most, or to 0"},
+		{Device{Overhead: 70, Family: model.IPv6}, 1300, "its MTU is 1280, so its packets have up to 1350 " +
+			"bytes with their headers, and the links and routes to other nodes take 1300: larger packets are " +
+			"fragmented, and lost where fragments are dropped. Raise the MTU of the network between the nodes to 1350"},
+	} {
+		if got := c.device.TooLarge(c.host); got != c.want {
+			t.Errorf("%+v on %d: %q, want %q", c.device, c.host, got, c.want)
+		}
 	}
 }
 

@@ -37,8 +37,10 @@ type Settings struct {
 	// Enabled has the name of the setting, and On its value: nil for an overlay that a node has while a pool needs it.
 	Enabled string
 	On      *bool
-	// MTU is that of the device, nil or 0 for the host's less the overhead.
-	MTU *int
+	// MTUName has the name of the setting, and MTU its value, that of the device: nil or 0 for the host's less the
+	// overhead.
+	MTUName string
+	MTU     *int
 }
 
 var all = []Overlay{ipip, vxlan, vxlan6}
@@ -49,7 +51,7 @@ var ipip = Overlay{
 	Overhead: 20, // an IPv4 header
 	NoMAC:    true, Packets: ipipPackets,
 	Settings: func(f *model.FelixConfigurationSpec) Settings {
-		return Settings{Enabled: "ipipEnabled", On: f.IPIPEnabled, MTU: f.IPIPMTU}
+		return Settings{Enabled: "ipipEnabled", On: f.IPIPEnabled, MTUName: "ipipMTU", MTU: f.IPIPMTU}
 	},
 }
 

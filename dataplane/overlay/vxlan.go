@@ -29,14 +29,15 @@ var (
 		Name: "VXLAN", Encapsulation: ippool.VXLAN, Device: model.DeviceVXLAN, Kind: KindVXLAN, Family: model.IPv4,
 		Overhead: vxlanOverhead4, Packets: vxlanPackets, Parameters: vxlanParameters(model.IPv4),
 		Settings: func(f *model.FelixConfigurationSpec) Settings {
-			return Settings{Enabled: "vxlanEnabled", On: f.VXLANEnabled, MTU: f.VXLANMTU}
+			return Settings{Enabled: "vxlanEnabled", On: f.VXLANEnabled, MTUName: "vxlanMTU", MTU: f.VXLANMTU}
 		},
 	}
 	vxlan6 = Overlay{
 		Name: "VXLAN IPv6", Encapsulation: ippool.VXLAN, Device: model.DeviceVXLANV6, Kind: KindVXLAN,
 		Family: model.IPv6, Overhead: vxlanOverhead6, Packets: vxlanPackets, Parameters: vxlanParameters(model.IPv6),
 		Settings: func(f *model.FelixConfigurationSpec) Settings {
-			return Settings{MTU: f.VXLANMTUV6} // vxlanEnabled is for IPv4 alone, as in Calico
+			// vxlanEnabled is for IPv4 alone, as in Calico.
+			return Settings{MTUName: "vxlanMTUV6", MTU: f.VXLANMTUV6}
 		},
 	}
 )

@@ -77,6 +77,7 @@ func (t *Target) linkSeen(l kernel.Link) {
 	old, known := t.rules.links[l.Index]
 	if known && old.Name == l.Name && old.Up == l.Up {
 		t.rules.links[l.Index] = l
+		t.changedLinks = t.changedLinks || old.MTU != l.MTU && !t.rules.isWorkload(l.Index)
 		return
 	}
 	t.appeared(l)

@@ -44,13 +44,14 @@ type shapeKey struct {
 	kind     kernel.RouteType
 	scope    kernel.Scope
 	src      netip.Addr
+	mtu      uint32
 	hops     int
 	hop      kernel.NextHop // the first one
 	others   string
 }
 
 func keyOfShape(r *kernel.Route) shapeKey {
-	k := shapeKey{r.Metric, r.Table, r.Protocol, r.Type, r.Scope, r.Src, len(r.NextHops), kernel.NextHop{}, ""}
+	k := shapeKey{r.Metric, r.Table, r.Protocol, r.Type, r.Scope, r.Src, r.MTU, len(r.NextHops), kernel.NextHop{}, ""}
 	if len(r.NextHops) > 0 {
 		k.hop = r.NextHops[0]
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/prefixtable"
@@ -59,6 +60,9 @@ type Target struct {
 	forgetter  forgetter
 	disabled   map[string]error        // tunnel devices, by FelixConfiguration
 	missing    func() map[string]error // see FollowMissing
+
+	underlayChanged func(hoststate.Underlay) // may be nil
+	lastUnderlay    hoststate.Underlay
 
 	changedLinks bool // something that next hops are resolved with
 	resync       resync
@@ -334,6 +338,7 @@ func (t *Target) Flush() (steps, failures int, err error) {
 	if t.changedLinks {
 		t.changedLinks = false
 		t.resolveAgain()
+		t.publishUnderlay()
 	}
 	t.decideDirty()
 	steps, failures = t.table.Flush()

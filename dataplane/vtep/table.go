@@ -171,6 +171,17 @@ func (t *Table) Address(name string) netip.Addr {
 	return netip.Addr{}
 }
 
+// Addresses visits the nodes with the address that each has as its own, in no order; several may have one address.
+func (t *Table) Addresses() iter.Seq2[string, netip.Addr] {
+	return func(yield func(string, netip.Addr) bool) {
+		for name, c := range t.nodes {
+			if c.address.IsValid() && !yield(name, c.address) {
+				return
+			}
+		}
+	}
+}
+
 // At returns the VTEP of the node that has an address, or why there is none.
 func (t *Table) At(address netip.Addr) (VTEP, error) {
 	none := fmt.Errorf("no node with the address %s has published a tunnel address for VXLAN", address)

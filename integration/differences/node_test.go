@@ -168,6 +168,14 @@ var overlays = []difference{
 		why: "Pods are cut off.", shown: "cmd/manxd TestNoticesOfOverlays"},
 	{name: "MTU of the first pods of a node with VXLAN", calico: "leaves room for the headers",
 		why: "A pod keeps its MTU.", shown: "dataplane/overlay TestMTUBeforeTheTunnel"},
+	{name: "MTU of the host without `mtuIfacePattern`",
+		calico: "the smallest of the interfaces whose names look like uplinks, 1460 if there are none; a change " +
+			"restarts Felix",
+		manx: "that of the interfaces and routes to the other nodes, followed at once",
+		why:  "The name of an interface does not say where it leads.", shown: "dataplane TestMTUFollowsTheUnderlay"},
+	{name: "MTU of an overlay below 576 (IPv4) or 1280 (IPv6)", calico: "set",
+		manx: "that of the host less the headers; a notice",
+		why:  "The kernel would remove the protocol from the device.", shown: "dataplane TestMTUFollowsTheUnderlay"},
 }
 
 var registration = []difference{

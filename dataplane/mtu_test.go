@@ -1,0 +1,116 @@
+package dataplane
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// mtuHost is node-1 of a VXLAN cluster with its file of the MTU.
+type mtuHost struct {
+	*vxlanHost
+	file string
+}
+
+func newMTUHost(t *testing.T) *mtuHost {
+	h := &mtuHost{newVXLANHost(t), filepath.Join(t.TempDir(), "mtu")}
+	h.agent = New(Config{Kernel: KernelOf(h.open()), NodeName: "node-1", Logger: zap.NewNop(), MTUFile: h.file})
+	return h
+}
+
+// felix is the cluster with settings.
+func (h *mtuHost) felix(set func(*model.FelixConfigurationSpec)) model.Set {
+	s := vxlanCluster(4096)
+	set(&s[model.ResourceKey(model.KindFelixConfiguration, "default")].Value.(*model.FelixConfiguration).Spec)
+	return s
+}
+
+func (h *mtuHost) wait(what, device, file string) {
+	h.t.Helper()
+	var have, mtu string
+	for deadline := time.Now().Add(15 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		have = h.ip("-o link show type vxlan")
+		data, _ := os.ReadFile(h.file)
+		if mtu = string(data); strings.Contains(have, " mtu "+device+" ") && mtu == file {
+			return
+		}
+		if time.Now().After(deadline) {
+			h.t.Fatalf("%s: the file has %q, want %s; the device, want %s: %s", what, mtu, file, device, have)
+		}
+	}
+}
+
+func (h *mtuHost) notices() (list []string) {
+	for _, n := range h.agent.Status().Notices {
+		list = append(list, n.Subject+": "+n.Text)
+	}
+	return list
+}
+
+// The device and the file follow the links and the routes to the other nodes while the agent runs, and settings with
+// which nothing would work are not used.
+func TestMTUFollowsTheUnderlay(t *testing.T) {
+	h := newMTUHost(t)
+	h.ip("link add eth9 type veth peer name eth9p")
+	h.ip("link set eth9 mtu 1300 up")
+	start(t, h.agent)
+	h.agent.set(vxlanCluster(4096))
+	h.agent.synced(true, true)
+	h.wait("another interface has nothing to say", "1450", "1450")
+	h.ip("link set eth0 mtu 1400")
+	h.wait("a smaller uplink", "1350", "1350")
+	h.ip("link set eth0 mtu 9000")
+	h.wait("a larger one", "8950", "8950")
+	h.ip("route add 10.1.0.6/32 dev eth0 mtu 1420")
+	h.wait("a route with an MTU", "1370", "1370")
+	h.ip("route del 10.1.0.6/32")
+	h.wait("without it", "8950", "8950")
+	h.agent.set(h.felix(func(f *model.FelixConfigurationSpec) { f.MTUIfacePattern = "^eth9" }))
+	h.wait("a pattern of the user", "1250", "1250")
+	h.agent.set(h.felix(func(f *model.FelixConfigurationSpec) { f.VXLANMTU = new(100) }))
+	h.wait("a setting that is too small", "8950", "8950")
+	h.agent.set(h.felix(func(f *model.FelixConfigurationSpec) { f.VXLANMTU = new(9000) }))
+	h.wait("a setting that does not fit", "9000", "9000")
+	const want = "device vxlan.calico: its MTU is 9000, so its packets have up to 9050 bytes with their headers, and " +
+		"the links and routes to other nodes take 9000: larger packets are fragmented, and lost where fragments are " +
+		"dropped. Set vxlanMTU to 8950 at most, or to 0"
+	if list := h.notices(); !slices.Contains(list, want) {
+		t.Errorf("notices: %q", list)
+	}
+	h.agent.set(vxlanCluster(4096))
+	h.wait("without settings", "8950", "8950")
+	if list := h.notices(); len(list) > 0 {
+		t.Errorf("notices: %q", list)
+	}
+}
+
+// A new run leaves the MTUs of the one before alone until it has read the routes: none of them flaps.
+func TestMTUStaysAtAStart(t *testing.T) {
+	h := newMTUHost(t)
+	h.ip("link add eth9 type veth peer name eth9p")
+	h.ip("link set eth9 mtu 1300 up") // the smallest one by its name
+	h.ip("link add vxlan.calico mtu 1450 type vxlan id 4096 dstport 4789 local 10.1.0.5 nolearning")
+	if err := os.WriteFile(h.file, []byte("1450"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(h.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, h.agent)
+	h.agent.set(vxlanCluster(4096))
+	h.agent.synced(true, true)
+	h.wait("adopted", "1450", "1450")
+	settle(t, h.agent)
+	after, err := os.Stat(h.file)
+	if err != nil || !os.SameFile(before, after) {
+		t.Errorf("the file was written: %v", err)
+	}
+}
