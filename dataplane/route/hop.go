@@ -11,7 +11,10 @@ import (
 )
 
 // hop is the resolution of one BGP next hop, shared by all routes through it: the ways to it that some route needs.
-type hop struct{ ways []*way }
+type hop struct {
+	ways  []*way
+	outer *way // without a tunnel, for the packets of tunnels; nil: not resolved yet
+}
 
 // way is how packets get to a next hop: through a tunnel device, or directly.
 type way struct {
@@ -43,6 +46,7 @@ func (r *rules) reach(nh netip.Addr, device string) *way {
 
 // refresh resolves all ways to nh anew, and reports whether one differs.
 func (r *rules) refresh(nh netip.Addr, h *hop) (changed bool) {
+	h.outer = nil
 	for i, old := range h.ways {
 		if w := r.resolveWay(nh, old.device); !w.equal(old) {
 			h.ways[i], changed = w, true

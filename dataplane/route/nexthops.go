@@ -48,7 +48,10 @@ func (r *rules) neighbours() []kernel.NextHop {
 				add(w.hops)
 			}
 		}
-		add(r.resolveDirectly(nh).hops) // packets in a tunnel go there, too
+		if h.outer == nil {
+			h.outer = r.resolveDirectly(nh)
+		}
+		add(h.outer.hops) // packets in a tunnel go there, too
 	}
 	for h := range r.rib.gateways {
 		add([]kernel.NextHop{h})
