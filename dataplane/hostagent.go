@@ -20,6 +20,7 @@ import (
 	"github.com/manxnet/manx/dataplane/mtufile"
 	"github.com/manxnet/manx/dataplane/neighbour"
 	"github.com/manxnet/manx/dataplane/owners"
+	"github.com/manxnet/manx/dataplane/pathmtu"
 	"github.com/manxnet/manx/dataplane/peering"
 	"github.com/manxnet/manx/dataplane/proxyneighbour"
 	"github.com/manxnet/manx/dataplane/reconcile"
@@ -79,6 +80,8 @@ type Config struct {
 	PolicyOnly bool
 	// WithPolicy requires that a workload also has its policy first; see SetPolicy.
 	WithPolicy bool
+	// Probe asks other nodes which packets get there, as EchoOf does; nil: nothing asks. See package pathmtu.
+	Probe func(from, to netip.Addr) (pathmtu.Prober, error)
 	// OwnersFile keeps the owners of the cluster's addresses for the next run; empty: nothing does. It is best on a
 	// file system that is empty after a start of the host.
 	OwnersFile string
@@ -95,6 +98,7 @@ type HostAgent struct {
 	owners  *owners.Target
 	moves   *moves.Target
 	entries *vxlan.Target
+	paths   *pathmtu.Target
 	phases  atomic.Pointer[map[model.Key]livemigration.Phase]
 	refused hoststate.Refusals
 	links   func([]kernel.Event)
@@ -135,6 +139,12 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 				c.Moved()
 			}
 		}})
+	h.paths = pathmtu.New(pathmtu.Config{Open: c.Probe, Way: h.routes.WayTo, Devices: devices.Devices, Loop: loop,
+		Now: now,
+		Changed: func(paths map[netip.Addr]int) {
+			h.routes.SetPaths(paths)
+			wake()
+		}})
 	h.Agent = &Agent{
 		targets: []Target{
 			h.moves, // routes follow them
@@ -144,6 +154,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 			mtu,
 			h.entries, // of devices
 			h.routes,  // need interfaces, and lead through entries
+			h.paths,   // follows the routes of others
 			nearby,    // needs the routes' next hops
 			proxyneighbour.New(c.Kernel, func(k model.Key, p netip.Prefix) bool {
 				return h.routes.ServesEndpoint(p, k.Namespace+"/"+k.Name)
@@ -164,6 +175,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 	h.routes.FollowMissing(devices.Missing)
 	devices.FollowRoutes(h.routes.LeadThrough)
 	h.host.Underlay.Unread = true
+	h.routes.FollowRoutesOfOthers(h.paths.RoutesChanged)
 	h.routes.FollowUnderlay(func(u hoststate.Underlay) {
 		h.host.Underlay = u
 		devices.DecideAgain()
@@ -193,6 +205,7 @@ func (h *HostAgent) Run(ctx context.Context) error {
 	defer h.owners.Save()
 	defer h.moves.Close()
 	defer h.entries.Close()
+	defer context.AfterFunc(ctx, h.paths.Close)()
 	return h.Agent.Run(ctx)
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net/netip"
 	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
@@ -12,6 +13,7 @@ import (
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/hoststate"
+	"github.com/manxnet/manx/dataplane/pathmtu"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -33,11 +35,20 @@ func newDataplane(d deps.Deps, o hostOptions, p policyOptions, s *hostservers.Se
 		MTUFile: o.mtuFile, PolicyOnly: policyOnly, EndpointStatusDir: o.endpointStatusDir, Felix: d.Node.Felix,
 		WithPolicy: p.on, Connected: d.Bus.Connected.Publish, Repaired: kubereport.RepairedBy(d.Events),
 		Moved: func() { d.Bus.Undecided.Publish(struct{}{}) },
-		Links: d.Bus.Links.Publish, Reassembly: p.reassemblyRoom(), OwnersFile: ownersFile(d.Node)})}
+		Links: d.Bus.Links.Publish, Reassembly: p.reassemblyRoom(), OwnersFile: ownersFile(d.Node),
+		Probe: probeOf(d, o)})}
 	a.SetServers(s.Addresses())
 	d.Bus.PolicyReached.Subscribe(a.SetPolicy)
 	a.view.Show(server.DataplaneSource{Agent: a.HostAgent})
 	return a
+}
+
+// probeOf returns the way to measure the paths to other nodes, nil if the settings forbid it.
+func probeOf(d deps.Deps, o hostOptions) func(from, to netip.Addr) (pathmtu.Prober, error) {
+	if !o.measurePaths {
+		return nil
+	}
+	return dataplane.EchoOf(d.Kernel)
 }
 
 // ownersFile is the path of the file of the owners of addresses. Those of another datastore have other identities.

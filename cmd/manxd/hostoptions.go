@@ -17,6 +17,7 @@ import (
 type hostOptions struct {
 	runDir               string
 	mtuFile              string
+	measurePaths         bool
 	procSysNet           string
 	interfacePrefix      string
 	endpointStatusPrefix string
@@ -30,6 +31,8 @@ func (o *hostOptions) Flags(s envflag.Set) {
 	s.String(&o.runDir, "run-dir", "/run/manx", "folder of the control sockets", "MANX_RUN_DIR")
 	s.String(&o.mtuFile, "mtu-file", "/var/lib/calico/mtu", "file with the MTU of pods, for the CNI plugin",
 		"MANX_MTU_FILE")
+	s.Bool(&o.measurePaths, "path-mtu", true, "measure by ICMP echo which packets get to the other nodes, and give "+
+		"routes to pods behind a smaller path its MTU", "MANX_PATH_MTU")
 	s.String(&o.procSysNet, procSysNetFlag, kernel.DefaultProcSysNet,
 		"folder of the kernel's network settings; in a container where it is read-only: the mounted folder of the host",
 		"MANX_PROC_SYS_NET")

@@ -28,6 +28,7 @@ type Target struct {
 	devices  func(*hoststate.Host) []overlay.Device
 	families map[string]model.Family // of the addresses on devices that are this node's own
 	missing  map[string]error        // devices that the kernel cannot make
+	last     []overlay.Device        // those that are desired
 	tooLarge []reconcile.Notice      // see overlay.Device.TooLarge
 	log      *zap.Logger
 	changed  func(kernel.Link) // may be nil
@@ -117,6 +118,7 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 	}
 	before := t.tooLarge
 	t.tooLarge = nil
+	t.last = list
 	for _, d := range list {
 		t.noteTooLarge(d, host, before)
 		if _, there := links[d.Name]; d.Leaving && !there {
@@ -135,6 +137,17 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 		}
 	}
 	return want
+}
+
+// Devices returns the desired devices that exist, with the MTUs that they have.
+func (t *Target) Devices() (list []overlay.Device) {
+	for _, d := range t.last {
+		if l := t.Link(d.Name); l.Index != 0 {
+			d.MTU = l.MTU
+			list = append(list, d)
+		}
+	}
+	return list
 }
 
 // noteTooLarge has a notice of a device whose packets do not fit the host. Those before may have it already.

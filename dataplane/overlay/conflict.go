@@ -41,7 +41,7 @@ func mtuConflicts(f *model.FelixConfigurationSpec, pools ippool.Table) (list []C
 		if s.MTU == nil || *s.MTU == 0 || !o.Used(f, pools) {
 			continue
 		}
-		if least := LeastMTU(o.Family); *s.MTU < least {
+		if least := leastMTU(o.Family); *s.MTU < least {
 			list = append(list, Conflict{s.MTUName, fmt.Sprintf("%d is less than %d, which each host of IPv%d must "+
 				"take: the MTU is computed from the host's instead. Set it to 0, or to %[2]d at least",
 				*s.MTU, least, o.Family)})

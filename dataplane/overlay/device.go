@@ -56,15 +56,15 @@ func Devices(f *model.FelixConfigurationSpec, pools ippool.Table, own *model.Nod
 func (o Overlay) device(f *model.FelixConfigurationSpec) Device {
 	d := Device{Name: o.Device, Kind: o.Kind, Family: o.Family, Overhead: o.Overhead}
 	s := o.Settings(f)
-	if d.MTUName = s.MTUName; s.MTU != nil && *s.MTU >= LeastMTU(o.Family) {
+	if d.MTUName = s.MTUName; s.MTU != nil && *s.MTU >= leastMTU(o.Family) {
 		d.MTU = *s.MTU
 	}
 	return d
 }
 
-// LeastMTU is the size in bytes of the packets that each host of an IP version must take (RFC 791, RFC 8200). The
+// leastMTU is the size in bytes of the packets that each host of an IP version must take (RFC 791, RFC 8200). The
 // kernel removes IPv6 from interfaces with a smaller MTU.
-func LeastMTU(f model.Family) int {
+func leastMTU(f model.Family) int {
 	if f == model.IPv6 {
 		return 1280
 	}
@@ -79,7 +79,17 @@ func (d Device) MTUOn(host int) int {
 	case host == 0:
 		return 0
 	}
-	return max(host-d.Overhead, LeastMTU(d.Family))
+	return max(host-d.Overhead, leastMTU(d.Family))
+}
+
+// InnerMTU is the MTU of packets through a device, or without one, that reach a node as packets of at most path bytes.
+func InnerMTU(device string, path int) int {
+	for _, o := range all {
+		if o.Device == device {
+			return max(path-o.Overhead, leastMTU(o.Family))
+		}
+	}
+	return path
 }
 
 // TooLarge returns why the packets of the device do not fit a host with an MTU, empty if they do.
@@ -92,8 +102,8 @@ func (d Device) TooLarge(host int) string {
 	if d.MTU == 0 {
 		fix = fmt.Sprintf("Raise the MTU of the network between the nodes to %d", mtu+d.Overhead)
 	}
-	return fmt.Sprintf("its MTU is %d, so its packets have up to %d bytes with their headers, and the links and routes "+
-		"to other nodes take %d: larger packets are fragmented, and lost where fragments are dropped. %s",
+	return fmt.Sprintf("its MTU is %d, so its packets have up to %d bytes with their headers, and the links and "+
+		"routes to other nodes take %d: larger packets are fragmented, and lost where fragments are dropped. %s",
 		mtu, mtu+d.Overhead, host, fix)
 }
 
@@ -107,7 +117,7 @@ func PodMTU(f *model.FelixConfigurationSpec, pools ippool.Table, host int) int {
 		}
 	}
 	if slices.ContainsFunc(pools, func(p ippool.Pool) bool { return p.CIDR.Addr().Is6() }) {
-		return max(mtu, LeastMTU(model.IPv6))
+		return max(mtu, leastMTU(model.IPv6))
 	}
 	return mtu
 }

@@ -113,9 +113,10 @@ func TestTooLarge(t *testing.T) {
 		{Device{MTU: 1450, Overhead: 50, MTUName: "vxlanMTU"}, 1500, ""},
 		{Device{Overhead: 50}, 1500, ""},
 		{Device{MTU: 1500, Overhead: 50}, 0, ""},
-		{Device{MTU: 1500, Overhead: 50, MTUName: "vxlanMTU"}, 1500, "its MTU is 1500, so its packets have up to 1550 " +
-			"bytes with their headers, and the links and routes to other nodes take 1500: larger packets are " +
-			"fragmented, and lost where fragments are dropped. Set vxlanMTU to 1450 at most, or to 0"},
+		{Device{MTU: 1500, Overhead: 50, MTUName: "vxlanMTU"}, 1500,
+			"its MTU is 1500, so its packets have up to 1550 " +
+				"bytes with their headers, and the links and routes to other nodes take 1500: larger packets are " +
+				"fragmented, and lost where fragments are dropped. Set vxlanMTU to 1450 at most, or to 0"},
 		{Device{Overhead: 70, Family: model.IPv6}, 1300, "its MTU is 1280, so its packets have up to 1350 " +
 			"bytes with their headers, and the links and routes to other nodes take 1300: larger packets are " +
 			"fragmented, and lost where fragments are dropped. Raise the MTU of the network between the nodes to 1350"},

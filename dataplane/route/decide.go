@@ -34,6 +34,7 @@ type rules struct {
 	peers          []netip.Addr                   // of BGP
 	newcomers      map[int]time.Time              // interfaces, until their grace ends: see isExternal
 	nearby         nearby
+	paths          map[netip.Addr]int // see SetPaths
 }
 
 func (r *rules) setUnderlay(u *underlay) { r.underlay, r.ownership.Addresses = u, u.own }
@@ -261,11 +262,12 @@ func (r *rules) throughPool(pool *ippool.Pool, ipv6 bool, learned []netip.Addr, 
 	if byIPAM(pool) {
 		return nil, fmt.Sprintf("routes to pool %s (vxlanMode) follow from IPAM's blocks, not from BGP", pool.Name)
 	}
-	hops, note := r.nextHops(learned, pool)
+	hops, mtu, note := r.nextHops(learned, pool)
 	if len(hops) == 0 {
 		return nil, note
 	}
-	route := &kernel.Route{Metric: metric, Protocol: kernel.ProtocolBIRD, Type: kernel.Unicast, NextHops: hops}
+	route := &kernel.Route{Metric: metric, Protocol: kernel.ProtocolBIRD, Type: kernel.Unicast, MTU: mtu,
+		NextHops: hops}
 	if pool.Encapsulation() != ippool.Direct {
 		route.Protocol = kernel.ProtocolCalico
 	}
@@ -275,24 +277,28 @@ func (r *rules) throughPool(pool *ippool.Pool, ipv6 bool, learned []netip.Addr, 
 	return route, note
 }
 
-// nextHops resolves all next hops that can be resolved.
-func (r *rules) nextHops(learned []netip.Addr, pool *ippool.Pool) (hops []kernel.NextHop, note string) {
+// nextHops resolves all next hops that can be resolved. mtu is the smallest of their ways, 0 if no way has one.
+func (r *rules) nextHops(learned []netip.Addr, pool *ippool.Pool) (hops []kernel.NextHop, mtu uint32, note string) {
 	if len(learned) == 1 {
-		return r.nextHop(learned[0], pool)
+		w, why := r.nextHop(learned[0], pool)
+		return w.hops, w.mtu, why
 	}
 	var missing []string
 	for _, nh := range learned {
-		some, why := r.nextHop(nh, pool)
+		w, why := r.nextHop(nh, pool)
 		if why != "" && !slices.Contains(missing, why) {
 			missing = append(missing, why)
 		}
-		for _, h := range some {
+		if w.mtu != 0 && (mtu == 0 || w.mtu < mtu) {
+			mtu = w.mtu
+		}
+		for _, h := range w.hops {
 			if !slices.Contains(hops, h) {
 				hops = append(hops, h)
 			}
 		}
 	}
-	return hops, strings.Join(missing, "; ")
+	return hops, mtu, strings.Join(missing, "; ")
 }
 
 // node returns the own address of the family of nh.
@@ -303,18 +309,16 @@ func (c *Config) node(nh netip.Addr) netip.Prefix {
 	return c.Node4
 }
 
-func (r *rules) nextHop(nh netip.Addr, pool *ippool.Pool) ([]kernel.NextHop, string) {
+// nextHop returns the way to a next hop, and why it has no hops.
+func (r *rules) nextHop(nh netip.Addr, pool *ippool.Pool) (*way, string) {
 	device := pool.Reach(r.config.node(nh), nh).Device()
-	if device == directly {
+	if device == directly || r.own.Has(nh) {
 		w := r.reach(nh, directly)
-		return w.hops, w.reason
-	}
-	if r.own.Has(nh) {
-		return nil, r.reach(nh, directly).reason
+		return w, w.reason
 	}
 	w := r.reach(nh, device)
 	if len(w.hops) == 0 {
-		return nil, w.missing(pool)
+		return w, w.missing(pool)
 	}
-	return w.hops, ""
+	return w, ""
 }

@@ -20,6 +20,7 @@ type hop struct {
 type way struct {
 	device string // directly, or the name of a tunnel device
 	hops   []kernel.NextHop
+	mtu    uint32 // of packets that reach the next hop, where it is less than that of an interface; else 0
 	reason string // why there are none; empty also for a tunnel device that is to come, or to come up
 }
 
@@ -69,6 +70,25 @@ func (r *rules) refreshVTEP(node netip.Addr) {
 }
 
 func (r *rules) resolveWay(nh netip.Addr, device string) *way {
+	w := r.findWay(nh, device)
+	w.mtu = r.narrowed(nh, w)
+	return w
+}
+
+// narrowed is way.mtu.
+func (r *rules) narrowed(nh netip.Addr, w *way) uint32 {
+	path := r.paths[nh]
+	if path == 0 {
+		return 0
+	}
+	mtu := overlay.InnerMTU(w.device, path)
+	if !slices.ContainsFunc(w.hops, func(h kernel.NextHop) bool { return r.links[h.Link].MTU > mtu }) {
+		return 0
+	}
+	return uint32(mtu)
+}
+
+func (r *rules) findWay(nh netip.Addr, device string) *way {
 	if device == directly {
 		return r.resolveDirectly(nh)
 	}
@@ -100,7 +120,7 @@ func (r *rules) resolveDirectly(nh netip.Addr) *way {
 }
 
 func (w *way) equal(o *way) bool {
-	return w.device == o.device && w.reason == o.reason && slices.Equal(w.hops, o.hops)
+	return w.device == o.device && w.reason == o.reason && w.mtu == o.mtu && slices.Equal(w.hops, o.hops)
 }
 
 // missing returns why the addresses of a pool cannot be reached through the tunnel device.

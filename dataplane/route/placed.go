@@ -229,7 +229,8 @@ func (r *rules) placed(p netip.Prefix, node string) (route *kernel.Route, note s
 	device := pool.Reach(r.config.node(address), address).Device()
 	if device == directly {
 		w := r.reach(address, directly)
-		if route.NextHops = w.hops; len(w.hops) == 0 {
+		route.NextHops, route.MTU = w.hops, w.mtu
+		if len(w.hops) == 0 {
 			return nil, w.reason, true
 		}
 		return route, w.reason, false
@@ -246,7 +247,7 @@ func (r *rules) placed(p netip.Prefix, node string) (route *kernel.Route, note s
 	case len(w.hops) == 0:
 		return nil, w.missing(pool), true
 	}
-	route.Protocol, route.NextHops = r.config.workloadProtocol(), w.hops
+	route.Protocol, route.NextHops, route.MTU = r.config.workloadProtocol(), w.hops, w.mtu
 	if p.Addr() == v.Tunnel && p.IsSingleIP() { // it is on the link
 		route.NextHops = []kernel.NextHop{{Link: w.hops[0].Link}}
 		if family == model.IPv4 {

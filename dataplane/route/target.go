@@ -63,6 +63,7 @@ type Target struct {
 
 	underlayChanged func(hoststate.Underlay) // may be nil
 	lastUnderlay    hoststate.Underlay
+	waysChanged     func() // may be nil
 
 	changedLinks bool // something that next hops are resolved with
 	resync       resync

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"maps"
 	"net/netip"
 
 	"github.com/manxnet/manx/dataplane/hoststate"
@@ -15,8 +16,14 @@ func (t *Target) FollowUnderlay(changed func(hoststate.Underlay)) {
 	t.underlayChanged, t.lastUnderlay.Unread = changed, true
 }
 
+// FollowRoutesOfOthers sets a function that Flush calls when WayTo may have changed. Call it before the first Flush.
+func (t *Target) FollowRoutesOfOthers(changed func()) { t.waysChanged = changed }
+
 // publishUnderlay passes the network between the nodes on if it has changed.
 func (t *Target) publishUnderlay() {
+	if t.waysChanged != nil {
+		t.waysChanged()
+	}
 	if t.underlayChanged == nil {
 		return
 	}
@@ -30,7 +37,7 @@ func (t *Target) publishUnderlay() {
 func (r *rules) underlayMTU() int {
 	smallest := 0
 	count := func(a netip.Addr) {
-		if mtu := r.mtuTowards(a); mtu > 0 && (smallest == 0 || mtu < smallest) {
+		if mtu := r.wayTo(a).MTU; mtu > 0 && (smallest == 0 || mtu < smallest) {
 			smallest = mtu
 		}
 	}
@@ -48,27 +55,49 @@ func (r *rules) underlayMTU() int {
 	return smallest
 }
 
-// mtuTowards is the size of the largest packet that this host sends to another one with an address, by the route there
-// and its interfaces; 0: no route leads there. Of several ways the smallest counts.
-func (r *rules) mtuTowards(a netip.Addr) int {
+// Way is how this host's packets get to another one.
+type Way struct {
+	// Hop is the first one of the route.
+	Hop kernel.NextHop
+	// Link is the MTU of the interface, and MTU that of the route, which is not larger. Of several the smallest counts.
+	Link, MTU int
+}
+
+// WayTo returns the way to another host with an address, without the routes of this node: the zero value if no route
+// leads there.
+func (t *Target) WayTo(a netip.Addr) Way { return t.rules.wayTo(a) }
+
+// SetPaths takes over the sizes of the largest packets that get to other nodes, by their addresses, where they are
+// known. The map must not be changed any more.
+func (t *Target) SetPaths(paths map[netip.Addr]int) {
+	if !maps.Equal(t.rules.paths, paths) {
+		t.rules.paths, t.changedLinks = paths, true
+	}
+}
+
+// wayTo is WayTo.
+func (r *rules) wayTo(a netip.Addr) (w Way) {
 	if !a.IsValid() {
-		return 0
+		return Way{}
 	}
 	route, ok := r.rib.lookup(a, r.usable)
 	if !ok || route.Type != kernel.Unicast {
-		return 0
+		return Way{}
 	}
-	mtu := 0
 	for _, h := range route.NextHops {
 		l := r.links[h.Link]
-		if !l.Up || overlay.IsDevice(l.Name) { // whose MTU follows from this
+		if !l.Up || overlay.IsDevice(l.Name) || r.isWorkload(h.Link) { // the MTU of a device follows from this
 			continue
 		}
-		if here := min(l.MTU, limitOf(route)); mtu == 0 || here < mtu {
-			mtu = here
+		if w.Link == 0 {
+			w.Hop = h
+		}
+		if w.Link == 0 || l.MTU < w.Link {
+			w.Link = l.MTU
 		}
 	}
-	return mtu
+	w.MTU = min(w.Link, limitOf(route))
+	return w
 }
 
 // limitOf is the size of the largest packet that takes a route whatever its interface.

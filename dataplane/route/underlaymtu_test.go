@@ -20,7 +20,8 @@ func TestUnderlayMTU(t *testing.T) {
 		w.Handle([]kernel.Event{{Type: kernel.EventLink, Link: l}})
 	}
 	route := func(dst string, mtu uint32, hops ...kernel.NextHop) {
-		r := kernel.Route{Dst: prefix(dst), Protocol: kernel.ProtocolStatic, Type: kernel.Unicast, MTU: mtu, NextHops: hops}
+		r := kernel.Route{Dst: prefix(dst), Protocol: kernel.ProtocolStatic, Type: kernel.Unicast, MTU: mtu,
+			NextHops: hops}
 		w.kernel.PutRoute(r)
 		w.Handle([]kernel.Event{{Type: kernel.EventRoute, Route: r}})
 	}

@@ -1,0 +1,423 @@
+package pathmtu
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+
+	"github.com/manxnet/manx/dataplane/hoststate"
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/overlay"
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+const (
+	// probesPerSecond bounds the packets that this host sends, whatever the size of the cluster.
+	probesPerSecond = 20
+	timeout         = time.Second
+	// atOnce is how many paths are measured at a time, and batch after how many the results are used.
+	atOnce, batch = 8, 32
+	// every is the time between two measurements of a path, with a tenth more or less. A node that does not answer is
+	// asked again after retryFirst, and after twice the time each further time.
+	every, retryFirst = time.Hour, 5 * time.Minute
+	// settle is how long a changed route has before its path is measured.
+	settle = 2 * time.Second
+)
+
+// Prober asks one host for an answer to a packet of size bytes.
+type Prober interface {
+	Ask(ctx context.Context, size int, timeout time.Duration) (bool, error)
+	Close() error
+}
+
+// Config has the parameters of a Target.
+type Config struct {
+	// Open makes a Prober from an address of this host to another host; nil: nothing is measured.
+	Open func(from, to netip.Addr) (Prober, error)
+	// Way returns how packets get to a host, by the routes of others.
+	Way func(netip.Addr) route.Way
+	// Devices returns the devices of the node's overlays with the MTUs that they have.
+	Devices func() []overlay.Device
+	// Changed is called with the sizes of the largest packets that get to other nodes, by address, where they are
+	// smaller than the interface takes. The map is not changed any more.
+	Changed func(map[netip.Addr]int)
+	Loop    *reconcile.Loop
+	Now     func() time.Time
+}
+
+// Target measures the paths. Not safe for concurrent use.
+type Target struct {
+	config  Config
+	host    *hoststate.Host
+	paths   map[netip.Addr]*path
+	stale   bool // ways may differ
+	passed  map[netip.Addr]int
+	limiter *rate.Limiter
+	ctx     context.Context
+	close   func()
+	busy    bool // a batch is being measured
+
+	mu      sync.Mutex // guards the field below
+	results []result
+}
+
+// path is the way to the address of another node.
+type path struct {
+	node  string // the first one by name, of several with one address
+	from  netip.Addr
+	way   route.Way
+	due   time.Time
+	mtu   int   // 0: not known
+	err   error // why the last measurement has no result
+	fails int   // in a row
+	since time.Time
+}
+
+type result struct {
+	to  netip.Addr
+	way route.Way // that was measured
+	mtu int
+	err error
+}
+
+// New makes a Target.
+func New(c Config) *Target {
+	t := &Target{config: c, paths: map[netip.Addr]*path{}, limiter: rate.NewLimiter(probesPerSecond, 1)}
+	t.ctx, t.close = context.WithCancel(context.Background())
+	return t
+}
+
+// Close ends what is under way.
+func (t *Target) Close() { t.close() }
+
+// Name implements dataplane.Target.
+func (*Target) Name() string { return "path-mtu" }
+
+// SetState follows the addresses of the nodes.
+func (t *Target) SetState(h *hoststate.Host) {
+	t.host = h
+	if t.config.Open == nil || h.PolicyOnly || !h.NodesChanged && !h.Concerned {
+		return
+	}
+	found := map[netip.Addr]string{}
+	for _, f := range []model.Family{model.IPv4, model.IPv6} {
+		own := h.BGPSpec().Address(f).Addr()
+		for name, a := range h.VTEPs(f).Addresses() {
+			if name == h.Node || a == own || !own.IsValid() || !askable(a) {
+				continue
+			}
+			if other, known := found[a]; !known || name < other {
+				found[a] = name
+			}
+			p := t.paths[a]
+			if p == nil {
+				p = &path{due: t.config.Now().Add(rand.N(settle)), since: t.config.Now()}
+				t.paths[a], t.stale = p, true
+			}
+			p.node, p.from = found[a], own
+		}
+	}
+	maps.DeleteFunc(t.paths, func(a netip.Addr, _ *path) bool { return found[a] == "" })
+}
+
+// askable reports whether a host may be asked that is said to be a node: it is one host, somewhere else, and none that
+// the network has for other purposes, such as the metadata service of a cloud.
+func askable(a netip.Addr) bool { return a.IsGlobalUnicast() && !a.Is4In6() && a.Zone() == "" }
+
+// RoutesChanged has the ways determined again.
+func (t *Target) RoutesChanged() { t.stale = t.config.Open != nil }
+
+// Handle implements dataplane.Target: RoutesChanged reports what matters.
+func (*Target) Handle([]kernel.Event) {}
+
+// Resync implements dataplane.Target.
+func (t *Target) Resync() { t.RoutesChanged() }
+
+// Retry measures all paths again.
+func (t *Target) Retry() {
+	for _, p := range t.paths {
+		p.due = t.config.Now()
+	}
+}
+
+// Flush takes over results, and begins to measure the paths whose time has come.
+func (t *Target) Flush() (steps, failures int, err error) {
+	t.takeResults()
+	if t.stale {
+		t.stale = false
+		t.followWays()
+	}
+	t.pass()
+	if !t.busy {
+		t.begin()
+	}
+	return 0, 0, nil
+}
+
+func (t *Target) takeResults() {
+	t.mu.Lock()
+	list := t.results
+	t.results = nil
+	t.mu.Unlock()
+	if list != nil {
+		t.busy = false
+	}
+	for _, r := range list {
+		p := t.paths[r.to]
+		if p == nil || p.way != r.way {
+			continue // due again
+		}
+		now := t.config.Now()
+		if p.err = r.err; r.err != nil { // the last size stays
+			p.due = now.Add(min(retryFirst<<min(p.fails, 10), every))
+			p.fails++
+			continue
+		}
+		p.fails, p.due = 0, now.Add(every*9/10+rand.N(every/5))
+		if p.mtu != r.mtu {
+			p.mtu, p.since = r.mtu, now
+		}
+	}
+}
+
+// followWays measures soon where the way is another one.
+func (t *Target) followWays() {
+	for a, p := range t.paths {
+		way := t.config.Way(a)
+		if way == p.way {
+			continue
+		}
+		if p.way != (route.Way{}) {
+			p.due = t.config.Now().Add(settle + rand.N(settle))
+		}
+		p.way = way
+	}
+}
+
+// pass passes on the sizes that are smaller than an interface takes, if they have changed.
+func (t *Target) pass() {
+	list := map[netip.Addr]int{}
+	for a, p := range t.paths {
+		if p.mtu > 0 && p.mtu < p.way.Link {
+			list[a] = p.mtu
+		}
+	}
+	if !maps.Equal(list, t.passed) {
+		t.passed = list
+		t.config.Changed(list)
+	}
+}
+
+// begin measures the paths that have waited longest, beside the loop.
+func (t *Target) begin() {
+	type job struct {
+		from netip.Addr
+		result
+	}
+	var jobs []job
+	now := t.config.Now()
+	for a, p := range t.paths {
+		if p.way.MTU > 0 && !p.due.After(now) {
+			jobs = append(jobs, job{p.from, result{to: a, way: p.way}})
+		}
+	}
+	if len(jobs) == 0 {
+		return
+	}
+	slices.SortFunc(jobs, func(a, b job) int { return t.paths[a.to].due.Compare(t.paths[b.to].due) })
+	jobs = jobs[:min(len(jobs), batch)]
+	t.busy = true
+	t.config.Loop.Go(func() {
+		var group errgroup.Group
+		group.SetLimit(atOnce)
+		for i := range jobs {
+			group.Go(func() error {
+				j := &jobs[i]
+				j.mtu, j.err = t.ask(j.from, j.to, j.way.MTU)
+				return nil
+			})
+		}
+		_ = group.Wait()
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		for _, j := range jobs {
+			t.results = append(t.results, j.result)
+		}
+	})
+}
+
+func (t *Target) ask(from, to netip.Addr, limit int) (int, error) {
+	p, err := t.config.Open(from, to)
+	if err != nil {
+		return 0, err
+	}
+	defer p.Close() //nolint:errcheck // nothing is written to it
+	return measure(limit, func(size int) (bool, error) {
+		if err := t.limiter.Wait(t.ctx); err != nil {
+			return false, err
+		}
+		return p.Ask(t.ctx, size, timeout)
+	})
+}
+
+// Next returns how long the next measurement has time.
+func (t *Target) Next() time.Duration {
+	next := every
+	if t.busy {
+		return next // its end wakes the agent
+	}
+	for _, p := range t.paths {
+		if p.way.MTU > 0 {
+			next = min(next, p.due.Sub(t.config.Now()))
+		}
+	}
+	return max(next, time.Millisecond)
+}
+
+// Health implements dataplane.Target: a path is not this host's to repair.
+func (*Target) Health() reconcile.Health { return reconcile.Health{} }
+
+// Repairs implements dataplane.Target.
+func (*Target) Repairs() ([]reconcile.Repair, int) { return nil, 0 }
+
+// need is the size of the largest packets to a node, and what to do where they do not get through.
+type need struct {
+	size      int
+	text, fix string
+}
+
+// needs returns that of packets to a node with an address, of which packets of path bytes get there.
+func (t *Target) needs(a netip.Addr, w route.Way, path int) (n need) {
+	family := model.IPv4
+	if a.Is6() {
+		family = model.IPv6
+	}
+	for _, d := range t.config.Devices() {
+		if size := d.MTU + d.Overhead; d.Family == family && size > n.size {
+			n = need{size, fmt.Sprintf("those of %s have up to %d, with an MTU of %d and headers of %d", d.Name, size,
+				d.MTU, d.Overhead), fmt.Sprintf("set %s to %d", d.MTUName, path-d.Overhead)}
+		}
+	}
+	if n.size > 0 {
+		return n
+	}
+	mtu := overlay.PodMTU(&t.host.Felix, t.host.PoolTable(), w.MTU)
+	return need{mtu, fmt.Sprintf("those of pods have up to %d", mtu),
+		fmt.Sprintf("set the MTU of the interfaces between the nodes to %d", path)}
+}
+
+// verdict returns why packets to a node do not all get there, empty if they do or it is not known.
+func (t *Target) verdict(a netip.Addr, p *path) string {
+	if p.mtu == 0 {
+		return ""
+	}
+	n := t.needs(a, p.way, p.mtu)
+	if p.mtu >= n.size {
+		return ""
+	}
+	return fmt.Sprintf("packets of up to %d bytes get there, and %s. Routes to it have a smaller MTU meanwhile. "+
+		"Have the network carry %d bytes, or %s", p.mtu, n.text, n.size, n.fix)
+}
+
+// mostNotices bounds the nodes that have a notice of their own.
+const mostNotices = 10
+
+// Notices returns one for each node that not all packets reach, and one if nothing can be measured.
+func (t *Target) Notices() (list []reconcile.Notice) {
+	var unable error
+	more := 0
+	for _, a := range t.addresses() {
+		p := t.paths[a]
+		if errors.As(p.err, new(UnableError)) {
+			unable = p.err
+		}
+		text := t.verdict(a, p)
+		switch {
+		case text == "":
+		case len(list) == mostNotices:
+			more++
+		default:
+			list = append(list, reconcile.Notice{Subject: fmt.Sprintf("path to node %s (%s)", p.node, a), Text: text,
+				Since: p.since})
+		}
+	}
+	if more > 0 {
+		list = append(list, reconcile.Notice{Subject: "paths to nodes", Text: fmt.Sprintf("%d further nodes cannot be "+
+			"reached with all packets (manxctl get hostobjects path-mtu)", more)})
+	}
+	if unable != nil {
+		list = append(list, reconcile.Notice{Subject: "paths to nodes", Text: unable.Error()})
+	}
+	return list
+}
+
+// UnableError is why this host cannot measure any path.
+type UnableError struct{ Err error }
+
+// Error implements error.
+func (e UnableError) Error() string {
+	return fmt.Sprintf("what gets to the other nodes cannot be measured: %v", e.Err)
+}
+
+// Unwrap returns the reason.
+func (e UnableError) Unwrap() error { return e.Err }
+
+// addresses returns those of the paths, by the names of their nodes.
+func (t *Target) addresses() []netip.Addr {
+	return slices.SortedFunc(maps.Keys(t.paths), func(a, b netip.Addr) int {
+		return cmp.Or(cmp.Compare(t.paths[a].node, t.paths[b].node), a.Compare(b))
+	})
+}
+
+// Rows returns the paths: desired is the largest packet that is sent, actual what gets there.
+func (t *Target) Rows() []reconcile.Row {
+	var rows []reconcile.Row
+	for _, a := range t.addresses() {
+		p := t.paths[a]
+		r := reconcile.Row{Key: fmt.Sprintf("%s %s", p.node, a), Status: reconcile.Status{Phase: t.phase(a, p),
+			Reason: t.verdict(a, p), Since: p.since}}
+		if p.way.MTU > 0 {
+			r.Desired = fmt.Sprint(t.needs(a, p.way, p.mtu).size)
+		}
+		if p.mtu > 0 {
+			r.Actual = fmt.Sprint(p.mtu)
+		}
+		if r.Reason == "" && p.err != nil {
+			r.Reason = p.err.Error()
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// phase is Blocked where packets are lost, and Pending where it is not known.
+func (t *Target) phase(a netip.Addr, p *path) reconcile.Phase {
+	switch {
+	case p.mtu == 0:
+		return reconcile.Pending
+	case t.verdict(a, p) != "":
+		return reconcile.Blocked
+	}
+	return reconcile.Applied
+}
+
+// Counts returns how many paths are in each phase.
+func (t *Target) Counts() map[reconcile.Phase]int {
+	counts := map[reconcile.Phase]int{}
+	for a, p := range t.paths {
+		counts[t.phase(a, p)]++
+	}
+	return counts
+}
