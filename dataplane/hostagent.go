@@ -16,6 +16,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/announce"
 	"github.com/manxnet/manx/dataplane/kernel/conntrack"
 	"github.com/manxnet/manx/dataplane/kernel/tc"
+	wgkernel "github.com/manxnet/manx/dataplane/kernel/wireguard"
 	"github.com/manxnet/manx/dataplane/moves"
 	"github.com/manxnet/manx/dataplane/mtufile"
 	"github.com/manxnet/manx/dataplane/neighbour"
@@ -28,6 +29,7 @@ import (
 	"github.com/manxnet/manx/dataplane/shape"
 	"github.com/manxnet/manx/dataplane/sysctl"
 	"github.com/manxnet/manx/dataplane/vxlan"
+	"github.com/manxnet/manx/dataplane/wireguard"
 	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/livemigration"
 	"github.com/manxnet/manx/datastore/model"
@@ -39,6 +41,7 @@ type Kernel interface {
 	tc.Shapes
 	conntrack.Table
 	announce.Announcements
+	wgkernel.Devices
 }
 
 // KernelOf returns the kernel behind a connection.
@@ -48,7 +51,8 @@ func KernelOf(c *kernel.Conn) Kernel {
 		tc.Shapes
 		conntrack.Table
 		announce.Announcements
-	}{c, tc.New(c), conntrack.New(c.Namespace()), announce.New(c.Namespace())}
+		wgkernel.Devices
+	}{c, tc.New(c), conntrack.New(c.Namespace()), announce.New(c.Namespace()), wgkernel.New(c.Namespace())}
 }
 
 // Config has the parameters of a HostAgent.
@@ -82,6 +86,11 @@ type Config struct {
 	WithPolicy bool
 	// Probe asks other nodes which packets get there, as EchoOf does; nil: nothing asks. See package pathmtu.
 	Probe func(from, to netip.Addr) (pathmtu.Prober, error)
+	// EncryptionRequired sends no packet of workloads to other nodes unencrypted.
+	EncryptionRequired bool
+	// Keys is called with the public keys of this node for WireGuard when they have changed; nil: no call. It must not
+	// block.
+	Keys func(wireguard.Keys)
 	// OwnersFile keeps the owners of the cluster's addresses for the next run; empty: nothing does. It is best on a
 	// file system that is empty after a start of the host.
 	OwnersFile string
@@ -99,6 +108,7 @@ type HostAgent struct {
 	moves   *moves.Target
 	entries *vxlan.Target
 	paths   *pathmtu.Target
+	crypto  *wireguard.Target
 	phases  atomic.Pointer[map[model.Key]livemigration.Phase]
 	refused hoststate.Refusals
 	links   func([]kernel.Event)
@@ -114,6 +124,8 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 	mtu := mtufile.New(c.Kernel, c.MTUFile, now)
 	wake := func() { h.put(func(b *batch) { b.woken = true }) }
 	h.entries = vxlan.New(c.Kernel, now, wake)
+	h.crypto = wireguard.New(wireguard.Config{Kernel: c.Kernel, Now: now, Required: c.EncryptionRequired,
+		Missing: devices.Missing, Publish: c.Keys})
 	h.files = endpointstatus.NewFiles(endpointstatus.FilesConfig{
 		Folder: c.EndpointStatusDir, WithPolicy: c.WithPolicy, Connected: c.Connected, Logger: c.Logger, Now: now,
 		Routed: func(e endpointstatus.Endpoint, p netip.Prefix) bool {
@@ -153,9 +165,10 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 			peering.New(c.Kernel, now), // where IPv6 is disabled, no address can be added
 			mtu,
 			h.entries, // of devices
-			h.routes,  // need interfaces, and lead through entries
-			h.paths,   // follows the routes of others
-			nearby,    // needs the routes' next hops
+			h.crypto,
+			h.routes, // need interfaces, and lead through entries
+			h.paths,  // follows the routes of others
+			nearby,   // needs the routes' next hops
 			proxyneighbour.New(c.Kernel, func(k model.Key, p netip.Prefix) bool {
 				return h.routes.ServesEndpoint(p, k.Namespace+"/"+k.Name)
 			}, now),
@@ -171,7 +184,10 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 		repaired: c.Repaired,
 		onState:  func(state *hoststate.Host) { h.refused.Take(state, h.now(), h.log) },
 	}
-	devices.FollowDevices(h.entries.DeviceChanged)
+	devices.FollowDevices(func(l kernel.Link) {
+		h.entries.DeviceChanged(l)
+		h.crypto.SeeLink(l)
+	})
 	h.routes.FollowMissing(devices.Missing)
 	devices.FollowRoutes(h.routes.LeadThrough)
 	h.host.Underlay.Unread = true
@@ -236,8 +252,19 @@ func (h *HostAgent) Place(changes []route.Place, synced bool) {
 	h.mu.Lock()
 	h.routes.Place(changes)
 	h.routes.SetPlacesSynced(synced)
+	for _, c := range changes {
+		h.crypto.Place(c.Prefix, c.Node)
+	}
+	h.crypto.SetPlacesSynced(synced)
 	h.mu.Unlock()
 	h.put(func(b *batch) { b.woken = true })
+}
+
+// Encryption returns, for each other node of a family that is encrypted, whether packets to it are.
+func (h *HostAgent) Encryption() []wireguard.PeerStatus {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.crypto.Peers()
 }
 
 func (h *HostAgent) watch(ctx context.Context, works func()) error {

@@ -19,6 +19,7 @@ import (
 	"github.com/manxnet/manx/dataplane/shape"
 	"github.com/manxnet/manx/dataplane/sysctl"
 	"github.com/manxnet/manx/dataplane/vxlan"
+	"github.com/manxnet/manx/dataplane/wireguard"
 )
 
 // Target keeps one kind of object on this host as desired: routes, say, or files. An Agent calls its methods one at a
@@ -77,11 +78,11 @@ var (
 	_, _, _ Target  = (*endpointstatus.Files)(nil), (*filter.Target)(nil), (*neighbour.Target)(nil)
 	_, _, _ Target  = (*sysctl.Target)(nil), (*mtufile.Target)(nil), (*peering.Target)(nil)
 	_, _    Target  = (*proxyneighbour.Target)(nil), (*vxlan.Target)(nil)
-	_       Target  = (*pathmtu.Target)(nil)
+	_, _    Target  = (*pathmtu.Target)(nil), (*wireguard.Target)(nil)
 	_       Learner = (*route.Target)(nil)
 	_, _    lister  = (*device.Target)(nil), (*sysctl.Target)(nil)
 	_, _    lister  = (*endpointstatus.Files)(nil), (*neighbour.Target)(nil)
-	_, _    lister  = (*vxlan.Target)(nil), (*pathmtu.Target)(nil)
+	_, _, _ lister  = (*vxlan.Target)(nil), (*pathmtu.Target)(nil), (*wireguard.Target)(nil)
 )
 
 // State is the desired state of this host: the datastore, and the decisions for BGP that follow from it.

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/manxnet/manx/daemon/bus"
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/hostservers"
 	"github.com/manxnet/manx/daemon/kubereport"
@@ -14,6 +15,7 @@ import (
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/pathmtu"
+	"github.com/manxnet/manx/dataplane/wireguard"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -23,6 +25,7 @@ type dataplanePart struct {
 	*dataplane.HostAgent
 	servers *hostservers.Servers
 	view    *server.DataplaneView
+	keys    bus.Latest[wireguard.Keys] // of this node's devices
 }
 
 // newDataplane makes the part. With policyOnly another program makes the network of pods, and their MTU.
@@ -30,13 +33,14 @@ func newDataplane(d deps.Deps, o hostOptions, p policyOptions, s *hostservers.Se
 	if policyOnly {
 		o.mtuFile = ""
 	}
-	a := &dataplanePart{servers: s, view: d.Control.Dataplane, HostAgent: dataplane.New(dataplane.Config{
+	a := &dataplanePart{servers: s, view: d.Control.Dataplane}
+	a.HostAgent = dataplane.New(dataplane.Config{
 		Kernel: dataplane.KernelOf(d.Kernel), NodeName: d.Node.Name, Logger: d.Log.Named("dataplane"),
 		MTUFile: o.mtuFile, PolicyOnly: policyOnly, EndpointStatusDir: o.endpointStatusDir, Felix: d.Node.Felix,
 		WithPolicy: p.on, Connected: d.Bus.Connected.Publish, Repaired: kubereport.RepairedBy(d.Events),
 		Moved: func() { d.Bus.Undecided.Publish(struct{}{}) },
 		Links: d.Bus.Links.Publish, Reassembly: p.reassemblyRoom(), OwnersFile: ownersFile(d.Node),
-		Probe: probeOf(d, o)})}
+		EncryptionRequired: o.encryptionRequired, Keys: a.keys.Publish, Probe: probeOf(d, o)})
 	a.SetServers(s.Addresses())
 	d.Bus.PolicyReached.Subscribe(a.SetPolicy)
 	a.view.Show(server.DataplaneSource{Agent: a.HostAgent})

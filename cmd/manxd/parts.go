@@ -18,6 +18,7 @@ import (
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/daemon/placements"
 	"github.com/manxnet/manx/daemon/plugins"
+	"github.com/manxnet/manx/daemon/publickeys"
 	"github.com/manxnet/manx/datastore/laststate"
 	"github.com/manxnet/manx/proto/server"
 )
@@ -141,6 +142,7 @@ func networkParts(d deps.Deps, h *host, m *membership) []part.Part {
 		part.Optional(claims.New(d)),
 		part.Optional(machines.New(d, h.dataplane.Moves)),
 		placements.New(d, h.dataplane),
+		publickeys.New(d, &h.dataplane.keys),
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package placements follows IPAM's blocks while the routes of a pool depend on them.
+// Package placements follows IPAM's blocks while the routes of a pool, or the encryption of packets, depend on them.
 package placements
 
 import (
@@ -10,8 +10,10 @@ import (
 
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/part"
+	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore"
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/ipam/placement"
@@ -24,19 +26,20 @@ type Agent interface {
 	Place(changes []route.Place, synced bool)
 }
 
-// Part passes the nodes of all addresses to an Agent while there is a pool with VXLAN. Without one it watches no
-// blocks: in a cluster with BGP alone a node does not need them, and each new pod anywhere changes one.
+// Part passes the nodes of all addresses to an Agent while there is a pool with VXLAN, or WireGuard is on. Else it
+// watches no blocks: in a cluster with BGP alone a node does not need them, and each new pod anywhere changes one.
 type Part struct {
 	store  datastore.Store
 	tables *datastore.Tables // with the pools
 	log    *zap.Logger
 	agent  Agent
+	node   deps.Node
 	placed map[model.Key]*placement.Placement
 }
 
 // New returns the part.
 func New(d deps.Deps, a Agent) *Part {
-	return &Part{store: d.Store, tables: d.Tables, log: d.Log.Named("placements"), agent: a,
+	return &Part{store: d.Store, tables: d.Tables, log: d.Log.Named("placements"), agent: a, node: d.Node,
 		placed: map[model.Key]*placement.Placement{}}
 }
 
@@ -44,7 +47,9 @@ func New(d deps.Deps, a Agent) *Part {
 func (p *Part) Name() string { return "placements" }
 
 // Needs implements part.Watcher.
-func (p *Part) Needs() part.Needs { return part.AllOf(model.KindIPPool) }
+func (p *Part) Needs() part.Needs {
+	return append(part.OwnOf(model.KindNode), part.AllOf(model.KindIPPool, model.KindFelixConfiguration)...)
+}
 
 // Run implements part.Part.
 func (p *Part) Run(ctx context.Context) error {
@@ -55,7 +60,7 @@ func (p *Part) Run(ctx context.Context) error {
 		if err != nil {
 			return nil
 		}
-		if wanted := needed(snapshot); wanted != following {
+		if wanted := p.needed(snapshot); wanted != following {
 			end()
 			if end, following = func() {}, wanted; wanted {
 				end = p.begin(ctx)
@@ -69,9 +74,10 @@ func (p *Part) Run(ctx context.Context) error {
 	}
 }
 
-// needed reports whether there is a pool whose routes follow from blocks.
-func needed(r model.Reader) bool {
-	return slices.ContainsFunc(ippool.Read(r), func(p ippool.Pool) bool { return p.Encapsulation() == ippool.VXLAN })
+// needed reports whether the routes of a pool, or the peers to which packets are encrypted, follow from blocks.
+func (p *Part) needed(r model.Reader) bool {
+	felix := felixconfig.Merge(r, p.node.Name, p.node.Felix)
+	return overlay.Encrypts(&felix) || slices.ContainsFunc(ippool.Read(r), func(p ippool.Pool) bool { return p.Encapsulation() == ippool.VXLAN })
 }
 
 // begin follows the blocks until end is called, which returns when nothing is under way any more.

@@ -84,7 +84,8 @@ func (d *Driver[K, V]) Name() string { return d.config.Name }
 func (d *Driver[K, V]) SetState(h *hoststate.Host) {
 	d.host = h
 	d.Table.Prune(d.config.Prune(h))
-	d.stale = d.stale || d.config.Follows(h)
+	follows := d.config.Follows(h) // it may take note of the state, so it is asked each time
+	d.stale = d.stale || follows
 }
 
 // Handle takes over kernel events about interfaces.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/manxnet/manx/dataplane/cryptokey"
 	"github.com/manxnet/manx/dataplane/vtep"
 	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/ippool"
@@ -24,8 +25,9 @@ type Host struct {
 	// Foreign reports whether State differs from the one before in objects of other nodes alone, such as their pods: no
 	// target of this host depends on them.
 	Foreign bool
-	// NodesChanged reports whether the addresses of nodes may differ, VTEPsChanged whether those for VXLAN may.
-	NodesChanged, VTEPsChanged bool
+	// NodesChanged reports whether the addresses of nodes may differ, VTEPsChanged whether those for VXLAN may, and
+	// KeysChanged whether the keys of nodes for WireGuard may, or the addresses that belong to them.
+	NodesChanged, VTEPsChanged, KeysChanged bool
 	// VTEPsOf are the nodes whose addresses for VXLAN may differ, nil for any of them.
 	VTEPsOf []string
 
@@ -49,6 +51,7 @@ type Host struct {
 	endpoints map[model.Key]*model.Workload
 	nodes     map[netip.Addr]bool // see IsNode
 	vteps     map[model.Family]*vtep.Table
+	keys      map[model.Family]*cryptokey.Table
 }
 
 // New makes a Host that has no State yet. local are the settings of this host's administrator, which come before those
@@ -71,13 +74,14 @@ func (h *Host) Take(next State) {
 	next.All = next.All || !known
 	h.Foreign = !next.All && len(next.Changed) > 0 && next.sameSettings(h.State)
 	h.State, h.Concerned, h.NodesChanged, h.VTEPsChanged, h.VTEPsOf = next, false, false, false, nil
+	h.KeysChanged = false
 	contested := false
 	switch {
 	case !h.Known() || h.stateOnly:
 		h.Foreign = false
 	case next.All:
 		h.readAll()
-		h.Concerned, h.NodesChanged, h.VTEPsChanged, h.VTEPsOf = true, true, true, nil
+		h.Concerned, h.NodesChanged, h.VTEPsChanged, h.KeysChanged, h.VTEPsOf = true, true, true, true, nil
 	default:
 		for _, k := range next.Changed {
 			if k.Kind == model.KindNode {
@@ -104,6 +108,8 @@ func Kinds() []model.Kind {
 func (h *Host) readAll() {
 	h.Own, h.nodes = nil, nil
 	h.vteps = map[model.Family]*vtep.Table{model.IPv4: vtep.NewTable(model.IPv4), model.IPv6: vtep.NewTable(model.IPv6)}
+	h.keys = map[model.Family]*cryptokey.Table{model.IPv4: cryptokey.NewTable(model.IPv4),
+		model.IPv6: cryptokey.NewTable(model.IPv6)}
 	h.setFelix(h.Reader)
 	h.Pools, h.Blocks = map[string]*model.IPPool{}, map[netip.Prefix]bool{}
 	h.endpoints = map[model.Key]*model.Workload{}
@@ -118,15 +124,19 @@ func (h *Host) readAll() {
 func (h *Host) update(r model.Reader, k model.Key) bool {
 	switch k.Kind {
 	case model.KindNode:
+		n := model.Get[model.Node](r, k)
 		for _, t := range h.vteps {
-			if t.Set(k.Name, model.Get[model.Node](r, k)) {
+			if t.Set(k.Name, n) {
 				h.VTEPsChanged, h.VTEPsOf = true, append(h.VTEPsOf, k.Name)
 			}
+		}
+		for _, t := range h.keys {
+			h.KeysChanged = t.Set(k.Name, n) || h.KeysChanged
 		}
 		if k.Name != h.Node {
 			return false
 		}
-		h.Own = model.Get[model.Node](r, k)
+		h.Own = n
 		h.setFelix(r) // its labels may select others
 	case model.KindFelixConfiguration:
 		if !felixconfig.Concerns(k.Name, h.Node) {
@@ -229,6 +239,9 @@ func (h *Host) VTEPs(f model.Family) *vtep.Table { return h.vteps[f] }
 func (h *Host) contested() bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(h.vteps)), (*vtep.Table).Contested)
 }
+
+// Keys are the public keys of the cluster's nodes for WireGuard, with this host's own.
+func (h *Host) Keys(f model.Family) *cryptokey.Table { return h.keys[f] }
 
 // PoolTable is the pools as far as it matters for the way to their addresses.
 func (h *Host) PoolTable() ippool.Table {

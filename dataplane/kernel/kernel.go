@@ -51,6 +51,7 @@ type Kernel interface {
 	Neighbours
 	ProxyNeighbours
 	VXLANEntries
+	Rules
 	watcher
 }
 

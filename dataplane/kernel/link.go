@@ -36,12 +36,18 @@ type Device struct {
 	VXLAN VXLAN
 }
 
+// KindWireGuard is the kind of WireGuard devices.
+const KindWireGuard = "wireguard"
+
 // NoKindError is the error if the kernel cannot make devices of a kind.
 type NoKindError struct{ Kind string }
 
 func (e NoKindError) Error() string {
 	if e == ErrNoIPIP {
 		return "this kernel has no IPIP (CONFIG_NET_IPIP)"
+	}
+	if e.Kind == KindWireGuard {
+		return "this kernel has no WireGuard (CONFIG_WIREGUARD)"
 	}
 	return fmt.Sprintf("this kernel has no devices of kind %s", e.Kind)
 }

@@ -31,7 +31,8 @@ func Conflicts(f *model.FelixConfigurationSpec, pools ippool.Table) (list []Conf
 				"to other nodes that need it are blocked", o.Name, strings.Join(names, ", "))})
 		}
 	}
-	return slices.Concat(list, vxlanConflicts(f), mtuConflicts(f, pools), externalConflicts(f))
+	return slices.Concat(list, vxlanConflicts(f), mtuConflicts(f, pools), externalConflicts(f),
+		wireguardConflicts(f))
 }
 
 // mtuConflicts are MTUs with which an overlay would carry no packets.

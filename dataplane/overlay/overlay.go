@@ -43,7 +43,7 @@ type Settings struct {
 	MTU     *int
 }
 
-var all = []Overlay{ipip, vxlan, vxlan6}
+var all = []Overlay{ipip, vxlan, vxlan6, wireguard, wireguard6}
 
 // ipip carries packets between IPv4 addresses only.
 var ipip = Overlay{
@@ -112,7 +112,7 @@ func UsedDevice(name string, f *model.FelixConfigurationSpec, pools ippool.Table
 func Disabled(f *model.FelixConfigurationSpec) map[string]error {
 	why := map[string]error{}
 	for _, o := range all {
-		if s := o.Settings(f); s.On != nil && !*s.On {
+		if s := o.Settings(f); s.On != nil && !*s.On && o.Encapsulation != noPool {
 			why[o.Device] = fmt.Errorf("%s is switched off (FelixConfiguration, %s: false)", o.Name, s.Enabled)
 		}
 	}

@@ -14,6 +14,8 @@ type Packets struct {
 	VNI uint32
 	// Untracked: source ports differ by packet and direction, so that connection tracking would see no connections.
 	Untracked bool
+	// Authentic: they prove by themselves who sent them, so any host may do so.
+	Authentic bool
 	// FromWorkloads: the cluster lets workloads send such packets, too.
 	FromWorkloads bool
 }

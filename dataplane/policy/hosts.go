@@ -252,7 +252,7 @@ var discovery = []uint32{130, 131, 132, 133, 134, 135, 136, 143}
 func (s *settings) skipTunnels(skip func(...ruleset.Match), other, own ruleset.Field) {
 	for _, t := range s.tunnels {
 		if t.used {
-			skip(t.matches(ruleset.Match{Field: own}, ruleset.Match{Field: other, Set: t.nodes()})...)
+			skip(t.matches(append([]ruleset.Match{{Field: own}}, t.senders(other)...)...)...)
 		}
 	}
 }

@@ -102,6 +102,14 @@ func (c *Calculator) writeTunnels() {
 	}
 }
 
+// senders matches the hosts that may send the packets, as an address of a packet.
+func (t tunnel) senders(address ruleset.Field) []ruleset.Match {
+	if t.packets.Authentic {
+		return nil
+	}
+	return []ruleset.Match{{Field: address, Set: t.nodes()}}
+}
+
 // guarded returns the tunnels whose packets come in: those in use, and the devices that are up as they are. A device
 // stays up when its overlay is no longer in use, since some nodes learn of that later, and for a moment it may have
 // another port or VNI than the settings.
@@ -123,6 +131,9 @@ func (c *Calculator) guarded() (list []tunnel) {
 // foreignTunnels drops tunnelled packets that do not come from a node of the cluster, also those to all of a link.
 func foreignTunnels(list []tunnel) (rules []ruleset.Rule) {
 	for _, t := range list {
+		if t.packets.Authentic {
+			continue
+		}
 		rules = append(rules, ruleset.Rule{
 			Matches:   t.matches(ruleset.Match{Field: ruleset.Source, Not: true, Set: t.nodes()}),
 			Verdict:   ruleset.Verdict{Action: ruleset.Drop},

@@ -79,9 +79,9 @@ var annotations = []group{
 		projectcalico.org/IPv4IPIPTunnelAddr projectcalico.org/ASNumber projectcalico.org/RouteReflectorClusterID
 		projectcalico.org/Interfaces projectcalico.org/kube-labels projectcalico.org/IPv4VXLANTunnelAddr
 		projectcalico.org/IPv6VXLANTunnelAddr projectcalico.org/VXLANTunnelMACAddr
-		projectcalico.org/VXLANTunnelMACAddrV6`},
+		projectcalico.org/VXLANTunnelMACAddrV6 projectcalico.org/IPv4WireguardInterfaceAddr
+		projectcalico.org/IPv6WireguardInterfaceAddr projectcalico.org/WireguardPublicKey
+		projectcalico.org/WireguardPublicKeyV6`},
 	{state: NotNeeded, names: "projectcalico.org/natExcludeService projectcalico.org/udpConntrackCleanup",
 		text: "it matters only with bpfEnabled"},
-	{state: Differently, names: `projectcalico.org/IPv4WireguardInterfaceAddr projectcalico.org/IPv6WireguardInterfaceAddr
-		projectcalico.org/WireguardPublicKey projectcalico.org/WireguardPublicKeyV6`, text: keptText},
 }

@@ -19,8 +19,14 @@ var felix = []group{
 	{state: NotDone, holds: true, names: "bpfEnabled=false",
 		text: "Manx has no eBPF data plane: where it takes the place of kube-proxy, pods of a Manx node reach no " +
 			"Service"},
-	{state: Planned, holds: true, names: "wireguardEnabled=false wireguardEnabledV6=false",
-		text: "the traffic to and from the workloads of this node is not encrypted"},
+	{names: `wireguardEnabled wireguardEnabledV6 wireguardListeningPort wireguardListeningPortV6
+		wireguardRoutingRulePriority wireguardMTU wireguardMTUV6 wireguardKeepAlive routeTableRanges routeTableRange`},
+	{state: Planned, holds: true, names: "wireguardHostEncryptionEnabled=false",
+		text: "packets between the nodes themselves are not encrypted, those of workloads alone are (wireguardEnabled)"},
+	{state: NotDone, names: "wireguardInterfaceName=wireguard.cali wireguardInterfaceNameV6=wg-v6.cali",
+		text: "the devices are always named wireguard.cali and wg-v6.cali"},
+	{state: NotDone, names: "wireguardThreadingEnabled=false",
+		text: "one thread receives the packets of each WireGuard device: threaded NAPI is not switched on"},
 	{state: Differently, names: "logSeverityScreen", text: logText},
 	{state: Planned, names: "flowLogsGoldmaneServer flowLogsLocalReporter",
 		text: "no flows are sent to Goldmane; --flow-log and manxctl drops have the packets that policy drops or " +
@@ -73,10 +79,8 @@ var felix = []group{
 		names: `reportingInterval reportingTTL endpointReportingDelay`},
 	{state: NotNeeded, text: "Manx announces nothing for localSubnetL2Reachability: the kernel answers who asks",
 		names: `localSubnetL2ReachabilityRefreshInterval`},
-	{state: NotNeeded, text: "it matters only with wireguardEnabled",
-		names: `prometheusWireGuardMetricsEnabled routeTableRanges routeTableRange wireguardThreadingEnabled
-		wireguardListeningPort wireguardListeningPortV6 wireguardRoutingRulePriority wireguardInterfaceName
-		wireguardInterfaceNameV6 wireguardMTU wireguardMTUV6 wireguardHostEncryptionEnabled wireguardKeepAlive`},
+	{state: NotNeeded, text: "the metrics of each peer are among those of manxd, at --http-listen, while it has peers",
+		names: "prometheusWireGuardMetricsEnabled"},
 	{state: NotNeeded,
 		text: "Felix's inside: Manx repairs changes as the kernel reports them, and checks all at times",
 		names: `dataplaneWatchdogTimeout routeRefreshInterval interfaceRefreshInterval iptablesRefreshInterval

@@ -134,23 +134,17 @@ var fields = []struct {
 	{"WorkloadEndpointControllerConfig", []group{{names: "reconcilerPeriod"}}},
 	{"Node", []group{
 		{names: `bgp orchRefs addresses interfaces ipv4VXLANTunnelAddr vxlanTunnelMACAddr ipv6VXLANTunnelAddr
-			vxlanTunnelMACAddrV6`},
-		{state: Differently, names: "wireguard", text: keptText},
+			vxlanTunnelMACAddrV6 wireguard`},
 	}},
 	{"NodeBGP", []group{{names: "asNumber ipv4Address ipv6Address ipv4IPIPTunnelAddr routeReflectorClusterID"}}},
 	{"NodeAddress", []group{{names: "address type"}}},
 	{"NodeInterface", []group{{names: "name addresses"}}},
-	{"NodeWireguard", []group{
-		{state: Differently, names: "interfaceIPv4Address interfaceIPv6Address", text: keptText},
-	}},
+	{"NodeWireguard", []group{{names: "interfaceIPv4Address interfaceIPv6Address"}}},
 	{"OrchRef", []group{{names: "nodeName orchestrator"}}},
-	{"NodeStatus", []group{
-		{names: "podCIDRs"},
-		{state: Differently, names: "wireguardPublicKey wireguardPublicKeyV6", text: keptText},
-	}},
+	{"NodeStatus", []group{{names: "podCIDRs wireguardPublicKey wireguardPublicKeyV6"}}},
 	{"HealthTimeoutOverride", []group{{state: NotNeeded, names: "name timeout", text: "see healthTimeoutOverrides"}}},
-	{"RouteTableRange", []group{{state: NotNeeded, names: "min max", text: "see routeTableRange"}}},
-	{"RouteTableIDRange", []group{{state: NotNeeded, names: "min max", text: "see routeTableRanges"}}},
+	{"RouteTableRange", []group{{names: "min max"}}},
+	{"RouteTableIDRange", []group{{names: "min max"}}},
 	{"ProtoPort", []group{{names: "protocol port net"}}},
 	{"BPFConntrackTimeouts", []group{{state: NotNeeded, names: `creationGracePeriod tcpSynSent tcpEstablished
 		tcpFinsSeen tcpResetSeen udpTimeout genericTimeout icmpTimeout`, text: "it matters only with bpfEnabled"}}},
@@ -160,7 +154,6 @@ const (
 	logText = "one log: of this level and that of the other configuration the one with more lines counts; a " +
 		"--log-level other than info comes first"
 	stagedText = "packets are counted for Set and Learn; Delete and Ignore have no effect"
-	keptText   = "Manx keeps the values of Calico's programs, and writes none"
 )
 
 // kinds has the kinds that are no objects of Calico's datastore, or that Manx does not read.

@@ -16,6 +16,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/announce"
 	"github.com/manxnet/manx/dataplane/kernel/conntrack"
 	"github.com/manxnet/manx/dataplane/kernel/tc"
+	"github.com/manxnet/manx/dataplane/kernel/wireguard"
 )
 
 // Kernel is a kernel in memory, for tests. The zero value is not usable; see New.
@@ -43,6 +44,9 @@ type Kernel struct {
 	watchers map[int]watcher
 
 	entryWatchers map[int]entryWatcher
+
+	rules   []kernel.Rule
+	tunnels map[int]*tunnel // of WireGuard, by interface
 }
 
 var (
@@ -50,6 +54,7 @@ var (
 	_ tc.Shapes              = (*Kernel)(nil)
 	_ conntrack.Table        = (*Kernel)(nil)
 	_ announce.Announcements = (*Kernel)(nil)
+	_ wireguard.Devices      = (*Kernel)(nil)
 )
 
 type watcher struct {
@@ -76,6 +81,8 @@ func New() *Kernel {
 		hearing:    map[string]func(){},
 
 		entryWatchers: map[int]entryWatcher{},
+
+		tunnels: map[int]*tunnel{},
 	}
 }
 

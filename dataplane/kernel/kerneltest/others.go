@@ -50,6 +50,7 @@ func (f *Kernel) dropLink(index int) {
 		delete(f.sysctls, name)
 	}
 	delete(f.links, index)
+	delete(f.tunnels, index)
 	f.addresses = slices.DeleteFunc(f.addresses, func(a kernel.Address) bool { return a.Link == index })
 	f.flush(index)
 	f.flushNeighbours(index)

@@ -1,0 +1,100 @@
+package cryptokey
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/manxnet/manx/dataplane/kernel/wireguard"
+)
+
+// Input is what a Plan follows from, for one family.
+type Input struct {
+	Node string // this one
+	// OwnKey is that of the own device, zero if it has none yet.
+	OwnKey wireguard.Key
+	Nodes  *Table
+	// Places has the nodes of prefixes, by IPAM's blocks.
+	Places map[netip.Prefix]string
+	// Local are the addresses of workloads of this host.
+	Local []netip.Prefix
+	// Refuse returns why a prefix is not routed to another node; empty if it may be.
+	Refuse func(netip.Prefix) string
+}
+
+// Way is where packets to a prefix go.
+type Way struct {
+	Node string // that has the prefix
+	// Peer is the key for the packets, zero if they are not encrypted, as those to workloads of this host.
+	Peer wireguard.Key
+}
+
+// Plan has the peers of this node.
+type Plan struct {
+	Peers map[string]Node // by name
+	// Plain has, for each other node that is no peer, the reason.
+	Plain map[string]string
+	Ways  map[netip.Prefix]Way
+	// Refused has the prefixes that have no way, with the reason.
+	Refused map[netip.Prefix]string
+}
+
+// Decide returns the plan. What belongs to this host wins over all that other nodes claim.
+func Decide(in Input) Plan {
+	p := Plan{Peers: map[string]Node{}, Plain: map[string]string{}, Ways: map[netip.Prefix]Way{},
+		Refused: map[netip.Prefix]string{}}
+	for name := range in.Nodes.nodes {
+		if name == in.Node {
+			continue
+		}
+		switch n, why := in.Nodes.of(name); {
+		case why != "":
+			p.Plain[name] = why
+		case n.Key == in.OwnKey:
+			p.Plain[name] = fmt.Sprintf("%s publishes the key of this host, %s", name, in.Node)
+		default:
+			p.Peers[name] = n
+		}
+	}
+	for prefix, name := range in.Places {
+		if name == in.Node {
+			p.Ways[prefix] = Way{Node: name}
+			continue
+		}
+		if why := in.refuse(prefix); why != "" {
+			p.Refused[prefix] = why
+			continue
+		}
+		p.Ways[prefix] = Way{Node: name, Peer: p.Peers[name].Key}
+	}
+	for _, a := range in.Local {
+		if way, ok := p.around(a); !ok || way.Node != in.Node {
+			p.Ways[a] = Way{Node: in.Node}
+		}
+	}
+	return p
+}
+
+// refuse returns why a prefix is not another node's: packets to a host itself never go through the tunnel that needs
+// them.
+func (in Input) refuse(p netip.Prefix) string {
+	if own := in.Nodes.nodes[in.Node].Address; own.IsValid() && p.Contains(own) {
+		return fmt.Sprintf("%s is the address of this host", own)
+	}
+	if p.IsSingleIP() && in.Nodes.IsHost(p.Addr()) {
+		return fmt.Sprintf("%s is the address of a node", p.Addr())
+	}
+	if in.Refuse != nil {
+		return in.Refuse(p)
+	}
+	return ""
+}
+
+// around returns the way of the longest prefix with an address.
+func (p Plan) around(a netip.Prefix) (Way, bool) {
+	for bits := a.Bits(); bits >= 0; bits-- {
+		if way, ok := p.Ways[netip.PrefixFrom(a.Addr(), bits).Masked()]; ok {
+			return way, true
+		}
+	}
+	return Way{}, false
+}

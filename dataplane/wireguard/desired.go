@@ -1,0 +1,148 @@
+package wireguard
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/manxnet/manx/dataplane/cryptokey"
+	"github.com/manxnet/manx/dataplane/hoststate"
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+// Desired implements driver.Objects.
+func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[key]value {
+	want := map[key]value{}
+	for _, s := range t.sides {
+		l := links[s.Device]
+		if l.Kind != kernel.KindWireGuard {
+			s.have = nil
+		}
+		s.decideActive(cryptokey.PublicKey(h.Own, s.Family) != "", l, t.config.Now())
+		if !s.active {
+			s.plan = cryptokey.Plan{}
+			clear(s.proving)
+			clear(s.moved)
+			s.had = false
+			continue
+		}
+		in := cryptokey.Input{Node: h.Node, Nodes: h.Keys(s.Family), Places: s.places, Refuse: refuse(h.PoolTable())}
+		for _, p := range t.input.local {
+			if p.Addr().Is4() == (s.Family == model.IPv4) {
+				in.Local = append(in.Local, p)
+			}
+		}
+		if s.have != nil {
+			in.OwnKey = s.have.PublicKey
+		}
+		s.plan = cryptokey.Decide(in)
+		t.decideMoves(s, l.Index)
+		if l.Kind == kernel.KindWireGuard {
+			s.wantDevice(want)
+		}
+		if l.Kind == kernel.KindWireGuard || s.had || t.config.Required {
+			t.wantRoutes(s, l, want)
+		}
+	}
+	return want
+}
+
+// decideActive decides whether the family is encrypted. When the settings end that, first the key is withdrawn, and
+// the device goes when the other nodes had time to hear of it.
+func (s *side) decideActive(published bool, l kernel.Link, now time.Time) {
+	there := l.Kind == kernel.KindWireGuard
+	if !s.On && published && there {
+		s.until = now.Add(linger)
+	}
+	s.active = s.On || there && now.Before(s.until)
+}
+
+// decideMoves decides to which nodes packets are encrypted. To one that has become a peer they are once there was a
+// handshake: until then it may not know the key of this node. Routes that exist already stay.
+func (t *Target) decideMoves(s *side, device int) {
+	for name := range s.moved {
+		if _, still := s.plan.Peers[name]; !still {
+			delete(s.moved, name)
+		}
+	}
+	for name := range s.proving {
+		if _, still := s.plan.Peers[name]; !still {
+			delete(s.proving, name)
+		}
+	}
+	for name := range s.plan.Peers {
+		if _, known := s.proving[name]; !known && !s.moved[name] {
+			s.proving[name] = t.config.Now()
+		}
+		if t.config.Required {
+			delete(s.proving, name)
+			s.moved[name] = true
+		}
+	}
+	if len(s.proving) == 0 || device == 0 {
+		return
+	}
+	for p, w := range s.plan.Ways {
+		if _, proving := s.proving[w.Node]; proving && t.leadsTo(s.routeKey(p), device) {
+			s.moved[w.Node] = true
+			delete(s.proving, w.Node)
+		}
+	}
+}
+
+func (t *Target) leadsTo(k kernel.RouteKey, device int) bool {
+	hops := t.routes[k].NextHops
+	return len(hops) == 1 && hops[0].Link == device
+}
+
+// routeKey is the kernel's identity of the route to a prefix.
+func (s *side) routeKey(p netip.Prefix) kernel.RouteKey {
+	k := kernel.RouteKey{Dst: p, Table: kernel.Table(s.Table)}
+	if s.Family == model.IPv6 {
+		k.Metric = kernel.RouteMetric6
+	}
+	return k
+}
+
+// wantDevice adds the objects on the device.
+func (s *side) wantDevice(want map[key]value) {
+	want[key{Kind: presence, Device: s.Device}] = value{}
+	want[key{Kind: settings, Device: s.Device}] = value{Port: s.Port, Mark: s.Mark, Keyed: true}
+	for name, n := range s.plan.Peers {
+		v := value{Endpoint: netip.AddrPortFrom(n.Address, s.Port), Keepalive: s.Keepalive}
+		if _, proving := s.proving[name]; proving {
+			v.Keepalive = proofKeepalive
+		}
+		want[key{Kind: peer, Device: s.Device, Peer: n.Key}] = v
+	}
+	for p, w := range s.plan.Ways {
+		if !w.Peer.IsZero() {
+			want[key{Kind: allowed, Device: s.Device, Prefix: p}] = value{Peer: w.Peer}
+		}
+	}
+}
+
+// wantRoutes adds the routes, and the rule that leads to them. Packets that are not encrypted go the way of the main
+// table, unless encryption is required: those to other nodes are refused then.
+func (t *Target) wantRoutes(s *side, l kernel.Link, want map[key]value) {
+	for p, w := range s.plan.Ways {
+		v := value{Type: kernel.Throw}
+		switch {
+		case w.Node == t.input.node:
+		case !w.Peer.IsZero() && s.moved[w.Node] && l.Kind == kernel.KindWireGuard && l.Up:
+			v = value{Type: kernel.Unicast, Link: l.Index}
+		case t.config.Required:
+			v.Type = kernel.Unreachable
+		}
+		want[key{Kind: way, Device: s.Device, Prefix: p, Table: kernel.Table(s.Table)}] = v
+	}
+	if t.synced {
+		want[key{Kind: rule, Device: s.Device, Rule: s.rule()}] = value{}
+	}
+}
+
+// rule is that of the family, without its protocol.
+func (s *side) rule() kernel.Rule {
+	return kernel.Rule{IPv6: s.Family == model.IPv6, Priority: s.Priority, Mark: s.Mark, Mask: s.Mark, Not: true,
+		Table: kernel.Table(s.Table)}
+}

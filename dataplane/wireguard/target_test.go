@@ -1,0 +1,471 @@
+package wireguard
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/manxnet/manx/dataplane/hoststate"
+	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
+	"github.com/manxnet/manx/dataplane/kernel/wireguard"
+	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/model"
+)
+
+const (
+	device   = "wireguard.cali"
+	ownKey   = device + " 1"   // of which kerneltest makes the first key of the device
+	table    = kernel.Table(1) // the lowest of routeTableRanges
+	index    = 4               // of the device
+	mark     = 0x200000
+	priority = 99
+)
+
+// rig is a Target of node n1 on a kernel in memory, with a block of each node.
+type rig struct {
+	t      testing.TB
+	kernel *kerneltest.Kernel
+	target *Target
+	host   *hoststate.Host
+	set    model.Set
+	now    time.Time
+	keys   Keys
+}
+
+func newRig(t testing.TB, required bool, nodes ...*model.Object) *rig {
+	pool := &model.IPPool{}
+	pool.Spec.CIDR = "10.244.0.0/16"
+	r := &rig{t: t, kernel: kerneltest.New(), now: time.Unix(1e9, 0), set: model.NewSet(felix(true),
+		model.NewObject(model.ResourceKey(model.KindIPPool, "p4"), pool), node(1, ""))}
+	for _, n := range nodes {
+		r.set[n.Key] = n
+	}
+	r.kernel.PutLink(kernel.Link{Index: index, Name: device, Kind: "wireguard", MTU: 1440, Up: true, Running: true})
+	r.start(required, true)
+	return r
+}
+
+// start makes the target of a new process.
+func (r *rig) start(required, synced bool) {
+	r.host = hoststate.New("n1", nil)
+	r.target = New(Config{Kernel: r.kernel, Now: func() time.Time { return r.now }, Required: required,
+		Missing: func() map[string]error { return nil }, Publish: func(k Keys) { r.keys = k }})
+	for i := 1; i < 10; i++ {
+		r.target.Place(block(i), fmt.Sprintf("n%d", i))
+	}
+	r.target.SetPlacesSynced(synced)
+	r.take()
+}
+
+func felix(on bool) *model.Object {
+	f := &model.FelixConfiguration{}
+	f.Spec.WireguardEnabled = &on
+	return model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), f)
+}
+
+func node(i int, key string) *model.Object {
+	n := &model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: fmt.Sprintf("192.0.2.%d/24", i)}}}
+	n.CreationTimestamp = metav1.Unix(int64(i), 0)
+	if key != "" {
+		n.Status.WireguardPublicKey = kerneltest.PublicKey(key).String()
+	}
+	return model.NewObject(model.ResourceKey(model.KindNode, fmt.Sprintf("n%d", i)), n)
+}
+
+func block(i int) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), 0}), 26)
+}
+
+func (r *rig) take(changed ...model.Key) {
+	r.host.Take(hoststate.State{Reader: r.set, Changed: changed, All: len(changed) == 0, DatastoreSynced: true,
+		BGPSynced: true})
+	r.target.SetState(r.host)
+}
+
+func (r *rig) put(o *model.Object) {
+	r.set[o.Key] = o
+	r.take(o.Key)
+}
+
+// flush returns the changes of the kernel, in their order.
+func (r *rig) flush() []string {
+	r.t.Helper()
+	r.kernel.Log()
+	if _, failures, err := r.target.Flush(); err != nil || failures > 0 {
+		r.t.Fatal(failures, err, r.target.Rows())
+	}
+	return r.kernel.Log()
+}
+
+// later flushes after a time.
+func (r *rig) later(d time.Duration) []string {
+	r.now = r.now.Add(d)
+	return r.flush()
+}
+
+func (r *rig) shake(key string) {
+	r.t.Helper()
+	if err := r.kernel.ShakeHands(device, kerneltest.PublicKey(key), r.now); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// way returns how packets to the block of a node go, by the kernel's routes and rules.
+func (r *rig) way(i int) string {
+	r.t.Helper()
+	rules, _ := r.kernel.ListRules()
+	routes, _ := r.kernel.ListRoutes(table)
+	if len(rules) != 1 || rules[0].Table != table || !rules[0].Not || rules[0].Mark != mark {
+		return fmt.Sprintf("rules %v", rules)
+	}
+	for _, x := range routes {
+		switch {
+		case x.Dst != block(i):
+		case x.Type == kernel.Unicast && x.NextHops[0].Link != index:
+			return "by another device"
+		default:
+			return x.Type.String()
+		}
+	}
+	return "no route"
+}
+
+func (r *rig) wantWay(what string, i int, want string) {
+	r.t.Helper()
+	if got := r.way(i); got != want {
+		r.t.Errorf("%s: packets to n%d go by %q, want %q", what, i, got, want)
+	}
+}
+
+// allowed returns the AllowedIPs of each peer of the device, by endpoint.
+func (r *rig) allowed() map[string][]netip.Prefix {
+	d, err := r.kernel.WireGuard(device)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	list := map[string][]netip.Prefix{}
+	for _, p := range d.Peers {
+		slices.SortFunc(p.AllowedIPs, netip.Prefix.Compare)
+		list[p.Endpoint.String()] = p.AllowedIPs
+	}
+	return list
+}
+
+func (r *rig) reason(i int) string {
+	for _, p := range r.target.Peers() {
+		if p.Node == fmt.Sprintf("n%d", i) && p.Family == model.IPv4 {
+			return p.Reason
+		}
+	}
+	return ""
+}
+
+// A peer gets packets once there was a handshake; the rule comes last. A node without a key gets them in plain.
+func TestPacketsAreEncryptedAfterAHandshake(t *testing.T) {
+	r := newRig(t, false, node(2, "k2"), node(3, ""))
+	log := r.flush()
+	if at := slices.IndexFunc(log, func(s string) bool {
+		return strings.HasPrefix(s, "add rule 99: not from all fwmark "+
+			"0x200000/0x200000 lookup 1")
+	}); at != len(log)-1 {
+		t.Errorf("the rule is not last:\n%s", strings.Join(log, "\n"))
+	}
+	if want := kerneltest.PublicKey(ownKey); r.keys[model.IPv4] != want || len(r.keys) != 1 {
+		t.Errorf("published %v, want %s", r.keys, want)
+	}
+	r.wantWay("before a handshake", 2, "throw")
+	if got := r.reason(2); got != "plain: no handshake with n2 yet" {
+		t.Error(got)
+	}
+	if next := r.target.Next(); next > proofEvery {
+		t.Errorf("looks for a handshake after %s", next)
+	}
+	if a := r.allowed(); len(a) != 1 || !slices.Equal(a["192.0.2.2:51820"], []netip.Prefix{block(2)}) {
+		t.Errorf("the peers are %v", a)
+	}
+	r.shake("k2")
+	r.later(time.Second)
+	for i, want := range []string{1: "throw", 2: "unicast", 3: "throw"} {
+		if i > 0 {
+			r.wantWay("after a handshake", i, want)
+		}
+	}
+	r.now = r.now.Add(41 * time.Second)
+	if got := r.reason(2); got != "encrypted, handshake 42 s ago, 0 B" {
+		t.Error(got)
+	}
+	if got := r.reason(3); got != "plain: n3 publishes no key" {
+		t.Error(got)
+	}
+	if d, _ := r.kernel.WireGuard(device); d.Peers[0].Keepalive != 0 || d.Port != 51820 || d.Mark != mark {
+		t.Errorf("the device is %+v", d)
+	}
+	if log := r.later(time.Minute); len(log) > 0 {
+		t.Errorf("without a change: %q", log)
+	}
+	notices := fmt.Sprint(r.target.Notices())
+	if !strings.Contains(notices, "n3 publishes no key") || strings.Contains(notices, "n2") {
+		t.Error(notices)
+	}
+}
+
+// Who drops handshakes does not get packets in plain for long.
+func TestAHandshakeIsNotAwaitedForLong(t *testing.T) {
+	r := newRig(t, false, node(2, "k2"))
+	r.flush()
+	r.later(proof - time.Second)
+	r.wantWay("before", 2, "throw")
+	r.later(time.Second)
+	r.later(0)
+	r.wantWay("after", 2, "unicast")
+	if got := r.reason(2); got != "encrypted, but no handshake yet: nothing arrives from 192.0.2.2:51820 at UDP port "+
+		"51820" {
+		t.Error(got)
+	}
+}
+
+// A new process keeps the key, the peers and the routes, also to a peer that does not answer.
+func TestARestartChangesNothing(t *testing.T) {
+	r := newRig(t, false, node(2, "k2"), node(3, "k3"))
+	r.flush()
+	r.shake("k2")
+	r.later(proof)
+	r.later(0)
+	r.wantWay("before", 3, "unicast")
+	r.start(false, false)
+	if log := r.flush(); len(log) > 0 {
+		t.Errorf("before the blocks are known: %q", log)
+	}
+	r.target.SetPlacesSynced(true)
+	if log := r.later(time.Second); len(log) > 0 {
+		t.Errorf("afterwards: %q", log)
+	}
+	if r.keys[model.IPv4] != kerneltest.PublicKey(ownKey) {
+		t.Errorf("the key is %v", r.keys)
+	}
+}
+
+// What Felix has left is taken over, whatever protocols it wrote, and what is not wanted goes.
+func TestFelixIsAdopted(t *testing.T) {
+	r := newRig(t, false, node(2, "k2"))
+	r.flush()
+	r.shake("k2")
+	r.later(time.Second)
+	for _, x := range []kernel.Rule{
+		{Priority: priority, Mark: mark, Mask: mark, Not: true, Table: table, Protocol: kernel.ProtocolBoot},
+		{Priority: 77, Mark: mark, Mask: mark, Not: true, Table: table, Protocol: kernel.ProtocolBoot},
+		{Priority: 78, Mark: 51820, Mask: 0xffffffff, Not: true, Table: 51820}, // of wg-quick
+	} {
+		if err := r.kernel.AddRule(x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.kernel.DeleteRule(kernel.Rule{Priority: priority, Mark: mark, Mask: mark, Not: true, Table: table,
+		Protocol: kernel.ProtocolCalico}); err != nil {
+		t.Fatal(err)
+	}
+	gone, foreign := netip.MustParsePrefix("10.244.77.0/26"), netip.MustParsePrefix("198.51.100.0/24")
+	r.kernel.ApplyRoutes([]kernel.RouteOp{
+		{Verb: kernel.AddRoute, Route: kernel.Route{Dst: gone, Table: table, Type: kernel.Unicast,
+			Protocol: kernel.ProtocolBoot, NextHops: []kernel.NextHop{{Link: index}}}},
+		{Verb: kernel.AddRoute, Route: kernel.Route{Dst: foreign, Table: table, Type: kernel.Unicast,
+			Protocol: kernel.ProtocolStatic, NextHops: []kernel.NextHop{{Link: index - 3}}}}})
+	if err := r.kernel.ChangePeers(device, []wireguard.Change{{Key: kerneltest.PublicKey("k9"),
+		Add: []netip.Prefix{gone}}}); err != nil {
+		t.Fatal(err)
+	}
+	r.start(false, true)
+	log := strings.Join(r.flush(), "\n")
+	rules, _ := r.kernel.ListRules()
+	routes, _ := r.kernel.ListRoutes(table)
+	if len(rules) != 2 || slices.ContainsFunc(rules, func(x kernel.Rule) bool { return x.Priority == 77 }) ||
+		strings.Contains(log, "add rule") {
+		t.Errorf("the rules are %v after\n%s", rules, log)
+	}
+	if slices.ContainsFunc(routes, func(x kernel.Route) bool { return x.Dst == gone }) ||
+		!slices.ContainsFunc(routes, func(x kernel.Route) bool { return x.Dst == foreign }) {
+		t.Errorf("the routes are %v", routes)
+	}
+	if a := r.allowed(); len(a) != 1 || len(a["192.0.2.2:51820"]) != 1 {
+		t.Errorf("the peers are %v", a)
+	}
+}
+
+// Prefixes move between peers in one step; one that nobody has any more is taken away without touching others.
+func TestAllowedIPsFollowTheBlocks(t *testing.T) {
+	r := newRig(t, false, node(2, "k2"), node(3, "k3"))
+	r.flush()
+	r.shake("k2")
+	r.shake("k3")
+	r.later(time.Second)
+	borrowed := netip.MustParsePrefix("10.244.2.9/32")
+	r.target.Place(borrowed, "n3")
+	log := r.later(time.Second)
+	if len(log) != 2 || !strings.Contains(log[0], "adds [10.244.2.9/32]") || !strings.Contains(log[1], "10.244.2.9/32 dev") {
+		t.Errorf("a borrowed address: %q", log)
+	}
+	r.target.Place(borrowed, "n2")
+	if log := r.later(time.Second); len(log) != 1 || !strings.Contains(log[0], "adds [10.244.2.9/32]") {
+		t.Errorf("it moves: %q", log)
+	}
+	r.target.Place(borrowed, "")
+	log = r.later(time.Second)
+	if len(log) != 2 || !strings.HasPrefix(log[0], "delete 10.244.2.9/32") || !strings.Contains(log[1], "no more") {
+		t.Errorf("it goes: %q", log)
+	}
+	r.put(node(3, "other")) // after a boot of the host
+	log = r.later(time.Second)
+	if len(log) != 2 || !strings.Contains(log[0], "adds [10.244.3.0/26]") ||
+		!strings.HasPrefix(log[1], "remove peer "+kerneltest.PublicKey("k3").String()) {
+		t.Errorf("another key: %q", log)
+	}
+	r.wantWay("another key", 3, "unicast")
+	r.put(node(3, ""))
+	r.later(time.Second)
+	r.wantWay("no key any more", 3, "throw")
+}
+
+// What another program changes is put back with the next comparison, also a device that was deleted.
+func TestChangesOfOthersAreRepaired(t *testing.T) {
+	r := newRig(t, false, node(2, "k2"))
+	r.flush()
+	r.shake("k2")
+	r.later(time.Second)
+	foreign := wireguard.Change{Key: kerneltest.PublicKey("k9"), Add: []netip.Prefix{block(2)}}
+	if err := r.kernel.ChangePeers(device, []wireguard.Change{foreign}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.kernel.SetWireGuard(device, wireguard.Settings{Port: 1}); err != nil {
+		t.Fatal(err)
+	}
+	rules, _ := r.kernel.ListRules()
+	_ = r.kernel.DeleteRule(rules[0])
+	r.later(10 * time.Second)
+	if a := r.allowed(); len(a) != 1 || !slices.Equal(a["192.0.2.2:51820"], []netip.Prefix{block(2)}) {
+		t.Errorf("the peers are %v", a)
+	}
+	if d, _ := r.kernel.WireGuard(device); d.Port != 51820 || d.Mark != mark || d.PublicKey != kerneltest.PublicKey(ownKey) {
+		t.Errorf("the device is %+v", d)
+	}
+	r.wantWay("a rule was deleted", 2, "unicast")
+	r.kernel.DropLink(index)
+	r.target.Handle([]kernel.Event{{Type: kernel.EventLinkGone, Link: kernel.Link{Index: index, Name: device}}})
+	r.flush()
+	r.wantWay("without the device", 2, "throw")
+	if got := r.reason(2); got != "plain: there is no device wireguard.cali yet" {
+		t.Error(got)
+	}
+	l := kernel.Link{Index: index, Name: device, Kind: "wireguard", Up: true}
+	r.kernel.PutLink(l)
+	r.target.SeeLink(l)
+	r.flush()
+	if r.keys[model.IPv4] == kerneltest.PublicKey(ownKey) || r.keys[model.IPv4].IsZero() {
+		t.Errorf("the new device has the key %v", r.keys)
+	}
+	r.wantWay("a new device", 2, "unicast")
+}
+
+// When the settings end it, the key is withdrawn first; everything stays until the others had time to hear of it.
+func TestDisable(t *testing.T) {
+	r := newRig(t, false, node(2, "k2"))
+	r.put(node(1, ownKey))
+	r.flush()
+	r.shake("k2")
+	r.later(time.Second)
+	r.put(felix(false))
+	if log := r.flush(); len(log) > 0 || len(r.keys) > 0 {
+		t.Errorf("at once: %q, published %v", log, r.keys)
+	}
+	r.later(time.Minute)
+	r.wantWay("the key is still there", 2, "unicast")
+	r.put(node(1, ""))
+	if log := r.later(linger - time.Second); len(log) > 0 || r.target.Next() > time.Second {
+		t.Errorf("soon after: %q", log)
+	}
+	log := r.later(time.Second)
+	links, _ := r.kernel.ListLinks()
+	routes, _ := r.kernel.ListRoutes(table)
+	if len(links) != 1 || len(routes) > 0 || !strings.HasPrefix(log[0], "delete rule") ||
+		log[len(log)-1] != "delete "+device {
+		t.Errorf("links %v, routes %v after\n%s", links, routes, strings.Join(log, "\n"))
+	}
+	if rows := r.target.Rows(); len(rows) > 0 {
+		t.Errorf("%+v", rows)
+	}
+}
+
+// With encryption required nothing goes in plain, from the first step on.
+func TestRequired(t *testing.T) {
+	r := newRig(t, true, node(2, "k2"), node(3, ""))
+	r.flush()
+	for i, want := range map[int]string{1: "throw", 2: "unicast", 3: "unreachable"} {
+		r.wantWay("required", i, want)
+	}
+	if got := r.reason(3); got != "refused: n3 publishes no key" {
+		t.Error(got)
+	}
+	r.kernel.DropLink(index)
+	r.target.Handle([]kernel.Event{{Type: kernel.EventLinkGone, Link: kernel.Link{Index: index, Name: device}}})
+	r.flush()
+	r.wantWay("without the device", 2, "unreachable")
+}
+
+// Whatever call fails, its reason is known, no packet is led to a peer that is not there, and the end is as without.
+func TestFailuresAreRepeated(t *testing.T) {
+	for _, method := range []string{"WireGuard", "SetWireGuard", "ChangePeers", "DropAllowedIPs", "ListRules", "AddRule",
+		"DeleteRule", "ListRoutes", "ListLinks", "ApplyRoutes"} {
+		for nth := 1; nth <= 6; nth++ {
+			r := newRig(t, false, node(2, "k2"), node(3, ""))
+			r.kernel.Fail(method, nth, errors.New("no room"))
+			step := func() {
+				_, failures, err := r.target.Flush()
+				if failures > 0 && !strings.Contains(fmt.Sprint(r.target.Notices()), "no room") {
+					t.Errorf("%s %d: %d failures without a reason, %v", method, nth, failures, err)
+				}
+				if r.way(2) == "unicast" && !slices.Contains(r.allowed()["192.0.2.2:51820"], block(2)) {
+					t.Errorf("%s %d: packets to n2 are led to nobody", method, nth)
+				}
+				r.now = r.now.Add(r.target.Next())
+			}
+			for range 4 {
+				step()
+			}
+			_ = r.kernel.ShakeHands(device, kerneltest.PublicKey("k2"), r.now)
+			r.put(node(3, "k3"))
+			r.target.Place(netip.MustParsePrefix("10.244.2.9/32"), "n3")
+			for range 4 {
+				step()
+			}
+			r.target.Place(netip.MustParsePrefix("10.244.2.9/32"), "")
+			for range 80 {
+				step()
+			}
+			if a := r.allowed(); len(a) != 2 || len(a["192.0.2.2:51820"]) != 1 || len(a["192.0.2.3:51820"]) != 1 {
+				t.Errorf("%s %d: the peers are %v", method, nth, a)
+			}
+			for i, want := range map[int]string{1: "throw", 2: "unicast", 3: "unicast"} {
+				r.wantWay(fmt.Sprint(method, " ", nth), i, want)
+			}
+			for _, row := range r.target.Driver.Rows() {
+				if row.Phase != reconcile.Applied {
+					t.Errorf("%s %d: %+v", method, nth, row)
+				}
+			}
+		}
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1288490189: "1.2 GiB"} {
+		if got := size(n); got != want {
+			t.Errorf("%d: %s, want %s", n, got, want)
+		}
+	}
+}
