@@ -89,8 +89,8 @@ func (c *ModeChange) devices(to State, old, fresh string) {
 		}
 	}
 	if len(without) > 0 {
-		c.Steps = append(c.Steps, fmt.Sprintf("%s an address of %s (%s)", counted(len(without), "node gets", "nodes get"),
-			fresh, named(without)))
+		c.Steps = append(c.Steps, fmt.Sprintf("%s an address of %s (%s)",
+			counted(len(without), "node gets", "nodes get"), fresh, named(without)))
 	}
 	c.Steps = append(c.Steps, "each node makes the device "+fresh+" where it is missing")
 }
@@ -129,12 +129,12 @@ func (c *ModeChange) mtu(from, to State) {
 	if before == after {
 		return
 	}
-	c.Steps = append(c.Steps, fmt.Sprintf("new pods have the MTU %d in place of %d, on a host with %d; others keep theirs",
-		after, before, host))
+	c.Steps = append(c.Steps, fmt.Sprintf("new pods have the MTU %d in place of %d, on a host with %d; others keep "+
+		"theirs", after, before, host))
 	if after < before {
-		c.Losses = append(c.Losses, fmt.Sprintf("running pods send packets of up to %d bytes, of which those over %d do "+
-			"not fit the tunnel: whoever ignores ICMP's answer loses them. Make the pods again with the smaller MTU first",
-			before, after))
+		c.Losses = append(c.Losses, fmt.Sprintf("running pods send packets of up to %d bytes, of which those over %d "+
+			"do not fit the tunnel: whoever ignores ICMP's answer loses them. Make the pods again with the smaller "+
+			"MTU first", before, after))
 	}
 }
 
@@ -167,8 +167,8 @@ func (c *ModeChange) losses(to State, a, b ippool.Pool, sessions map[string]int)
 			"routes come from BGP", counted(len(silent), "node has", "nodes have"), named(silent)))
 	}
 	if y == ippool.VXLAN && x != y && len(strange) > 0 {
-		c.Losses = append(c.Losses, fmt.Sprintf("to nodes without an address of the family in spec.bgp (%s), once BGP has "+
-			"no route to them", named(strange)))
+		c.Losses = append(c.Losses, fmt.Sprintf("to nodes without an address of the family in spec.bgp (%s), once BGP "+
+			"has no route to them", named(strange)))
 	}
 }
 

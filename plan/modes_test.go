@@ -31,11 +31,11 @@ func TestModeChanges(t *testing.T) {
 	const strict = "with rp_filter 1 on an uplink, from the first node's switch to the last one's"
 	const noBGP = "---\n{apiVersion: projectcalico.org/v3, kind: BGPConfiguration, metadata: {name: default},\n" +
 		" spec: {nodeToNodeMeshEnabled: false}}\n"
-	const later = "each node replaces its routes to 2 blocks of other nodes (2 owners), 3 seconds after the other node " +
-		"has published its tunnel address; until then the routes by BGP stay"
+	const later = "each node replaces its routes to 2 blocks of other nodes (2 owners), 3 seconds after the other " +
+		"node has published its tunnel address; until then the routes by BGP stay"
 	large := func(mtu string) string {
-		return "running pods send packets of up to 1500 bytes, of which those over " + mtu + " do not fit the tunnel: " +
-			"whoever ignores ICMP's answer loses them. Make the pods again with the smaller MTU first"
+		return "running pods send packets of up to 1500 bytes, of which those over " + mtu + " do not fit the " +
+			"tunnel: whoever ignores ICMP's answer loses them. Make the pods again with the smaller MTU first"
 	}
 	for _, c := range []struct {
 		from, to, more string

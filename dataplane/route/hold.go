@@ -31,13 +31,12 @@ type decision struct {
 func (t *Target) hold(n uint32, p netip.Prefix, s *state, fresh decision) decision {
 	at := place{p, t.table.row(n).table}
 	delete(t.held, at)
-	source, pool := t.rules.source(p, s), t.rules.config.Pools.Of(p)
-	if at.table != kernel.MainTable || pool == nil || source != SourceIPAM && source != SourceBGP &&
-		source != SourceNone {
+	pool := t.rules.config.Pools.Of(p)
+	if at.table != kernel.MainTable || pool == nil || !byIPAM(pool) && t.turned[pool.CIDR].IsZero() {
 		return fresh
 	}
-	shape := t.presentIn(n)
-	if shape == 0 {
+	source, shape := t.rules.source(p, s), t.presentIn(n)
+	if shape == 0 || source != SourceIPAM && source != SourceBGP && source != SourceNone {
 		return fresh
 	}
 	now := t.table.routeOf(n, shape)
@@ -84,12 +83,7 @@ func (t *Target) holdLearned(p netip.Prefix, s *state, now kernel.Route, fresh d
 		why = fmt.Sprintf("the tunnel to node %s is new", s.remote)
 		t.held[inMain(p)] = ready
 	}
-	former := *t.rules.config.Pools.Of(p)
-	if former.VXLAN = ippool.Never; device == directly {
-		former.IPIP = ippool.Never
-	} else {
-		former.IPIP = ippool.Always
-	}
+	former := t.rules.config.Pools.Of(p).Through(device)
 	route, _ := t.rules.throughPool(&former, p.Addr().Is6(), s.learned, s.metric)
 	if route == nil {
 		return fresh
@@ -102,7 +96,7 @@ func (t *Target) holdPlaced(p netip.Prefix, shape uint32, now kernel.Route, fres
 	turned := t.turned[t.rules.config.Pools.Of(p).CIDR]
 	node, vteps := t.placed[p], t.rules.vteps(familyOf(p))
 	_, err := vteps.Of(node)
-	if turned.IsZero() || now.Protocol == kernel.ProtocolBIRD || !vteps.Address(node).IsValid() ||
+	if now.Protocol == kernel.ProtocolBIRD || !vteps.Address(node).IsValid() ||
 		overlay.HasVTEPs(t.rules.overlayOf(&now)) && err != nil || !t.rules.alive(now.NextHops[0]) {
 		return fresh
 	}
@@ -118,7 +112,8 @@ func (t *Target) holdPlaced(p netip.Prefix, shape uint32, now kernel.Route, fres
 		return fresh
 	}
 	t.held[inMain(p)] = until
-	return decision{shape: shape, note: fmt.Sprintf("the route to node %s by IPAM's blocks stays for now: %s", node, why)}
+	note := fmt.Sprintf("the route to node %s by IPAM's blocks stays for now: %s", node, why)
+	return decision{shape: shape, note: note}
 }
 
 // overlayOf returns the overlay's device through which a route leads, or directly.

@@ -65,7 +65,8 @@ func TestTheWayByBGPStaysUntilTheTunnelIsReady(t *testing.T) {
 			t.Helper()
 			_, _, _ = w.Flush()
 			if got, s := w.route(c.block), rowOf(w.Target, c.block); got != want || s.Reason != reason {
-				t.Errorf("%s to VXLAN, %s, %s: %q (%s)\nwant %q (%s)", c.mode, c.block, what, got, s.Reason, want, reason)
+				t.Errorf("%s to VXLAN, %s, %s: %q (%s)\nwant %q (%s)", c.mode, c.block, what, got, s.Reason, want,
+					reason)
 			}
 		}
 		stays := "the route by BGP stays for now: "
@@ -92,8 +93,8 @@ func TestTheWayByBGPStaysUntilTheTunnelIsReady(t *testing.T) {
 		step("the other node had time", c.fresh, "")
 		w.mode(c.pool, c.mode)
 		if c.mode == "IPIP" {
-			step("back", c.fresh, "the route to node n2 by IPAM's blocks stays for now: the tunnel of the pool's new mode "+
-				"is new")
+			step("back", c.fresh, "the route to node n2 by IPAM's blocks stays for now: the tunnel of the pool's new "+
+				"mode is new")
 			w.later(settle)
 		}
 		step("back, at last", c.old, "")

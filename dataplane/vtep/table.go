@@ -115,8 +115,8 @@ func (t *Table) Of(name string) (VTEP, error) {
 		switch first := t.holder(k); {
 		case first == name:
 		case MAC(first, t.family) == k && MAC(name, t.family) != k:
-			return VTEP{}, fmt.Errorf("node %s has published %v, which follows from the name of node %s, as its hardware "+
-				"address", name, k, first)
+			return VTEP{}, fmt.Errorf("node %s has published %v, which follows from the name of node %s, as its "+
+				"hardware address", name, k, first)
 		case t.nodes[first].Address == k && c.Address != k:
 			return VTEP{}, fmt.Errorf("node %s has published %v, which is the address of node %s, as its tunnel "+
 				"address", name, k, first)

@@ -131,3 +131,17 @@ func TestNoAllocations(t *testing.T) {
 		t.Errorf("%v allocations for %+v", n, got)
 	}
 }
+
+// A pool sends through the device that it is to send through.
+func TestThrough(t *testing.T) {
+	four, six := netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd10::/48")
+	for _, c := range []struct {
+		cidr   netip.Prefix
+		device string
+	}{{four, ""}, {four, model.DeviceIPIP}, {four, model.DeviceVXLAN}, {six, ""}, {six, model.DeviceVXLANV6}} {
+		p := Pool{CIDR: c.cidr, IPIP: CrossSubnet, VXLAN: Always}.Through(c.device)
+		if got := p.Reach(netip.PrefixFrom(c.cidr.Addr(), 8), c.cidr.Addr()).Device(); got != c.device {
+			t.Errorf("%s: %q, want %q", c.cidr, got, c.device)
+		}
+	}
+}

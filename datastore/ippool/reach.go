@@ -69,3 +69,16 @@ func (p *Pool) Reach(own netip.Prefix, remote netip.Addr) Reach {
 	}
 	return Reach{}
 }
+
+// Through returns the pool with the mode by which all packets to other nodes take a device, as Reach.Device names it;
+// empty: none do.
+func (p Pool) Through(device string) Pool {
+	p.IPIP, p.VXLAN = Never, Never
+	switch device {
+	case model.DeviceIPIP:
+		p.IPIP = Always
+	case model.DeviceVXLAN, model.DeviceVXLANV6:
+		p.VXLAN = Always
+	}
+	return p
+}

@@ -127,7 +127,8 @@ func measureNodes(b *testing.B, n int) (r nodesResult) {
 		next.more[o.Key] = o
 		paused := ownCPU()
 		start := time.Now()
-		agent.SetState(dataplane.State{Reader: next, Changed: []model.Key{o.Key}, DatastoreSynced: true, BGPSynced: true})
+		agent.SetState(dataplane.State{Reader: next, Changed: []model.Key{o.Key}, DatastoreSynced: true,
+			BGPSynced: true})
 		agent.Place([]route.Place{{Prefix: block, Node: o.Key.Name}}, true)
 		awaitRoutes(b, routes, 1)
 		r.one = append(r.one, time.Since(start))

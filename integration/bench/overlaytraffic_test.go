@@ -27,7 +27,7 @@ func BenchmarkOverlay(b *testing.B) {
 	var text strings.Builder
 	var plain [2]*path
 	for i, mode := range modes {
-		manx := podPaths(b, "manx-"+mode, bin, 0, ", vxlanMode: "+mode)[0]
+		manx := podPaths(b, "m"+mode, bin, 0, ", vxlanMode: "+mode)[0]
 		byHand := ipPath(b, "ip-"+mode, mode == "Always")
 		if plain[0] == nil {
 			plain = [2]*path{manx, byHand}
@@ -59,8 +59,9 @@ func ipPath(b *testing.B, name string, vxlan bool) *path {
 		node := func(format string, args ...any) {
 			p.ip(append([]string{"-n", nodes[i]}, strings.Fields(fmt.Sprintf(format, args...))...)...)
 		}
-		p.ip("-n", tor, "link", "add", nodes[i][len(nodes[i])-8:], "type", "veth", "peer", "name", "eth0", "netns", nodes[i])
-		p.ip("-n", tor, "link", "set", nodes[i][len(nodes[i])-8:], "up", "master", "br0")
+		port := fmt.Sprint("n", own)
+		p.ip("-n", tor, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", nodes[i])
+		p.ip("-n", tor, "link", "set", port, "up", "master", "br0")
 		node("addr add 10.200.9.%d/24 dev eth0", own)
 		node("link set eth0 up")
 		node("link add cali1 type veth peer name eth0 netns %s", pod)

@@ -48,7 +48,8 @@ func podPaths(b *testing.B, name, bin string, policies int, pool string) (paths 
 	b.Cleanup(func() { _ = l.Close() })
 	var objects strings.Builder
 	objects.WriteString("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: four}\n" +
-		"spec: {cidr: 10.244.0.0/16" + pool + "}\n---\napiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: six}\n" +
+		"spec: {cidr: 10.244.0.0/16" + pool + "}\n---\napiVersion: projectcalico.org/v3\nkind: IPPool\n" +
+		"metadata: {name: six}\n" +
 		"spec: {cidr: 'fd00:244::/64'" + pool + "}\n---\n")
 	nets, ports := trafficPolicies(policies)
 	for i := range nets {

@@ -16,7 +16,8 @@ import (
 // two nodes of one subnet with BGP, then the networking of the nodes. No packet may be lost.
 func TestModes(t *testing.T) {
 	v := newBGPPair(t, "m", "Never")
-	v.testModesWithBGP(t, 5*time.Millisecond, "Never", "Always", "Never", "CrossSubnet", "Always", "CrossSubnet", "Never")
+	v.testModesWithBGP(t, 5*time.Millisecond, "Never", "Always", "Never", "CrossSubnet", "Always", "CrossSubnet",
+		"Never")
 	v.setMode(t, "Always")
 	v.used(t, "Always")
 	for _, networking := range []string{"vxlan", "bird"} {
