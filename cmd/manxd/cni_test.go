@@ -29,7 +29,8 @@ func TestFamiliesOfTheConfiguration(t *testing.T) {
 		`{"assign_ipv6":"true","type":"calico-ipam"}`:                       {ip: "autodetect", ip6: "autodetect"},
 		`{"assign_ipv4":"false","assign_ipv6":"true","type":"calico-ipam"}`: {ip: "none", ip6: "autodetect"},
 	} {
-		config, err := newCNIConfig(d, &options{node: o, cni: cniOptions{confDir: t.TempDir(), manage: true}})
+		all := options{node: o, cni: cniOptions{confDir: t.TempDir(), manage: true}}
+		config, err := newCNIConfig(d, all.cni, all.datastore, all.podFamilies(), all.policy.on)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +68,7 @@ func TestContainersWaitForTheFirstRules(t *testing.T) {
 		if err := enforced(); (err != nil) != x.waits {
 			t.Errorf("policy %v: before the rules exist: %v", o.policy.on, err)
 		}
-		config, err := newCNIConfig(d, &o)
+		config, err := newCNIConfig(d, o.cni, o.datastore, o.podFamilies(), o.policy.on)
 		if err != nil {
 			t.Fatal(err)
 		}

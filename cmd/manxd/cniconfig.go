@@ -93,8 +93,9 @@ func (c *cniConfig) Notices() []server.Notice {
 }
 
 // newCNIConfig returns nil if another program writes it.
-func newCNIConfig(d deps.Deps, all *options) (part.Part, error) {
-	o, store := all.cni, all.datastore
+func newCNIConfig(
+	d deps.Deps, o cniOptions, store datastoreOptions, families install.Families, withPolicy bool,
+) (part.Part, error) {
 	if o.confDir == "" || !o.manage {
 		return nil, nil
 	}
@@ -107,14 +108,11 @@ func newCNIConfig(d deps.Deps, all *options) (part.Part, error) {
 		template = string(text)
 	}
 	if template == "" {
-		node := all.nodeConfig()
-		var families install.Families
-		families.V4, families.V6 = node.PodFamilies()
 		template = install.DefaultTemplate(d.Kube != nil, families)
 	}
 	content, err := install.Conflist(template, o.values(d, store))
 	if err == nil {
-		content, err = install.RequirePolicy(content, all.policy.on)
+		content, err = install.RequirePolicy(content, withPolicy)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("--cni-network-config: %w", err)

@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/cni/install"
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane/overlay"
@@ -145,6 +146,13 @@ func (o options) tunnelTypes() []node.TunnelType {
 		return nil // Kubernetes' ranges decide
 	}
 	return node.TunnelTypes(overlay.DeviceNames()...)
+}
+
+// podFamilies returns the families in which pods get an address by the built-in configuration of the plugin.
+func (o options) podFamilies() (f install.Families) {
+	c := o.nodeConfig()
+	f.V4, f.V6 = c.PodFamilies()
+	return f
 }
 
 // nodeConfig returns the settings of registration.

@@ -152,7 +152,7 @@ func orchestratorParts(o *options, deps deps.Deps, h *host, drain *drain) ([]par
 	if err != nil {
 		return nil, err
 	}
-	config, err := newCNIConfig(deps, o)
+	config, err := newCNIConfig(deps, o.cni, o.datastore, o.podFamilies(), o.policy.on)
 	if err != nil {
 		return nil, err
 	}
