@@ -92,7 +92,8 @@ func (n *Node) plug(tor *ToR, up uplink) error {
 // attach gives the node's end of a cable its addresses and, on the first, the way to the rest of the underlay.
 func (n *Node) attach(up uplink) error {
 	sn4, sn6 := subnet4(up.subnet), subnet6(up.subnet)
-	lines := append([]string{fmt.Sprintf("link set %s up", up.device)}, n.lab.addresses(up.device, up.subnet, up.address)...)
+	lines := append([]string{fmt.Sprintf("link set %s up", up.device)},
+		n.lab.addresses(up.device, up.subnet, up.address)...)
 	if len(n.uplinks) == 0 {
 		// Only this rack's subnet is on the link; the router has routes to the others.
 		if !n.lab.Spec.NoIPv4 {

@@ -82,7 +82,8 @@ func TestVXLANTwoHundredNodes(t *testing.T) {
 	x.complete(t)
 	t.Logf("one more node: %.2f s from the first write", time.Since(begin).Seconds())
 	for line := range strings.Lines(x.kernel(t, x.n1)) {
-		ofNewcomer := slices.ContainsFunc(strings.Fields(line), func(w string) bool { return slices.Contains(newcomer, w) })
+		ofNewcomer := slices.ContainsFunc(strings.Fields(line),
+			func(w string) bool { return slices.Contains(newcomer, w) })
 		if !ofNewcomer && !strings.Contains(before, line) {
 			t.Errorf("the node that came changed %s", line)
 		}
@@ -184,7 +185,7 @@ func (x *crowd) complete(t *testing.T) {
 			simulated := strings.Count(got, " dst 10.201.") + strings.Count(got, " dst fd00:201:")
 			neighbours := strings.Count(got, " PERMANENT")
 			if want := 2 * len(x.blocks); simulated != want || neighbours != want+lab {
-				return fmt.Errorf("%s has %d entries of simulated and %d of real nodes, and %d neighbours, want %d and %d",
+				return fmt.Errorf("%s has entries of %d simulated and %d real nodes, and %d neighbours, want %d and %d",
 					n.Name, simulated, lab, neighbours, want, want+lab)
 			}
 			return nil

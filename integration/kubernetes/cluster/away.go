@@ -339,6 +339,7 @@ func (w *World) during(what string, duration time.Duration, do func() error) err
 	}
 	direct := []string{"-ping=" + server, "-tcp=" + server + ":7000"}
 	outside, err := w.targetOutside(direct)
+	outside = append(outside, interval)
 	if err != nil {
 		return err
 	}
@@ -353,7 +354,7 @@ func (w *World) during(what string, duration time.Duration, do func() error) err
 	return w.underFlows(what, do, map[string]*exec.Cmd{
 		"from pod client on node1 to pod server on node2": podToPod,
 		"from pod client on node1 to Service echo":        toService,
-		"from outside to pod server on node2":             w.outside(w.Traffic(), append([]string{interval}, outside...)...),
+		"from outside to pod server on node2":             w.outside(w.Traffic(), outside...),
 	})
 }
 

@@ -25,11 +25,29 @@ func TestCluster(t *testing.T) {
 	run(t, install, slices.Insert(all, update, s.step()))
 }
 
-// TestManifests installs without Helm, with VXLAN in place of BGP, and pods and Services of both families.
+// TestManifests installs without Helm. With MANX_CLUSTER=vxlan the cluster has VXLAN in place of BGP, and pods and
+// Services of both families.
 func TestManifests(t *testing.T) {
 	binaries(t)
-	network := Network{VXLAN, lab.Dual}
+	network := Network{BGP, lab.IPv4}
+	if os.Getenv("MANX_CLUSTER") == "vxlan" {
+		network = Network{VXLAN, lab.Dual}
+	}
 	install, err := Manifests("../../..", network)
+	if err != nil {
+		t.Skip(err)
+	}
+	run(t, install, shortSteps(network))
+}
+
+// TestIPv6Alone installs the chart where nothing has an address of IPv4, with VXLAN. It runs only if -run names it.
+func TestIPv6Alone(t *testing.T) {
+	binaries(t)
+	if os.Getenv("MANX_CLUSTER") != "ipv6" {
+		t.Skip("run it with MANX_CLUSTER=ipv6")
+	}
+	network := Network{VXLAN, lab.IPv6}
+	install, err := Shipped("../../..", network, false)
 	if err != nil {
 		t.Skip(err)
 	}

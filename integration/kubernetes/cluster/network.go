@@ -8,24 +8,24 @@ import (
 	netns "github.com/manxnet/manx/integration/namespace"
 )
 
-// Mode is the way of packets between pods of different nodes.
-type Mode string
+// mode is the way of packets between pods of different nodes.
+type mode string
 
 // The modes of a cluster. With VXLAN the nodes have no BGP, and packets within a rack need no tunnel (CrossSubnet).
 const (
-	BGP   Mode = "bgp"
-	VXLAN Mode = "vxlan"
+	BGP   mode = "bgp"
+	VXLAN mode = "vxlan"
 )
 
 // Network is what an installation of Manx gives pods: a way to each other, and addresses of these families.
 type Network struct {
-	Mode     Mode
+	Mode     mode
 	Families lab.Families
 }
 
 // ParseNetwork returns the network of these names, by default BGP and IPv4.
-func ParseNetwork(mode, families string) (n Network, err error) {
-	switch n.Mode = Mode(mode); n.Mode {
+func ParseNetwork(name, families string) (n Network, err error) {
+	switch n.Mode = mode(name); n.Mode {
 	case "":
 		n.Mode = BGP
 	case BGP, VXLAN:
@@ -36,7 +36,7 @@ func ParseNetwork(mode, families string) (n Network, err error) {
 		}
 		return n, fmt.Errorf("mode wireguard: clusters do not have it yet; the modes are %s and %s", BGP, VXLAN)
 	default:
-		return n, fmt.Errorf("mode %q: want %s, %s or wireguard", mode, BGP, VXLAN)
+		return n, fmt.Errorf("mode %q: want %s, %s or wireguard", name, BGP, VXLAN)
 	}
 	n.Families, err = lab.ParseFamilies(families)
 	return n, err
@@ -86,8 +86,9 @@ func (n Network) settings() (all []setting) {
 
 // String names the network for people.
 func (n Network) String() string {
-	mode := map[Mode]string{BGP: "BGP", VXLAN: "VXLANCrossSubnet without BGP"}[n.Mode]
-	return mode + ", " + map[lab.Families]string{lab.IPv4: "IPv4", lab.Dual: "dual stack", lab.IPv6: "IPv6 alone"}[n.Families]
+	by := map[mode]string{BGP: "BGP", VXLAN: "VXLANCrossSubnet without BGP"}
+	families := map[lab.Families]string{lab.IPv4: "IPv4", lab.Dual: "dual stack", lab.IPv6: "IPv6 alone"}
+	return by[n.Mode] + ", " + families[n.Families]
 }
 
 func (w *World) hasBGP() bool { return w.install.Network().Mode == BGP }

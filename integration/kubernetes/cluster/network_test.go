@@ -36,7 +36,8 @@ func TestVariablesOfManifests(t *testing.T) {
 	for _, variable := range []string{"IP=none", "IP6=autodetect"} { // the manifest has the first of them
 		text = withVariable(text, variable)
 	}
-	for line, value := range map[string]string{"- name: IP\n": `value: "none"`, "- name: IP6\n": `value: "autodetect"`} {
+	for line, value := range map[string]string{"- name: IP\n": `value: "none"`,
+		"- name: IP6\n": `value: "autodetect"`} {
 		_, rest, ok := strings.Cut(text, line)
 		if !ok || !strings.HasPrefix(strings.TrimSpace(rest), value) || strings.Contains(rest, line) {
 			t.Errorf("%q is there once: %t, with %.40q", line, ok && !strings.Contains(rest, line), rest)

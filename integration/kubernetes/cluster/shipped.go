@@ -193,7 +193,10 @@ data:
   ClusterConfiguration: |
     apiVersion: kubeadm.k8s.io/v1beta4
     kind: ClusterConfiguration
-    networking: {podSubnet: %q, serviceSubnet: %q, dnsDomain: cluster.local}
+    networking:
+      dnsDomain: cluster.local
+      podSubnet: %s
+      serviceSubnet: %s
 `, m.network.Families.PodCIDRs(), m.network.Families.ServiceCIDRs())
 }
 

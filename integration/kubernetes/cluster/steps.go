@@ -245,7 +245,8 @@ func (w *World) podToPod() error {
 			for _, ip := range to.ips {
 				target := net.JoinHostPort(ip, port)
 				if err := eventually(func() error { return connect(w.from(from.name, target)) }); err != nil {
-					return fmt.Errorf("%s on %s does not reach %s on %s: %w", from.name, from.node, to.name, to.node, err)
+					return fmt.Errorf("%s on %s does not reach %s on %s: %w", from.name, from.node, to.name, to.node,
+						err)
 				}
 				fmt.Fprintf(&b, "%-24s %-6s -> %-24s %-6s %s\n", from.name, from.node, to.name, to.node, target)
 			}

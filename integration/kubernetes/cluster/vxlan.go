@@ -28,8 +28,8 @@ const onTheWire = `table inet lab {
 
 var counter = regexp.MustCompile(`counter (\w+) \{\s*packets (\d+)`)
 
-// tunnels sends from pod client on node1 to a pod of each other node, in each family. The pod of node3, in another rack,
-// is reached by VXLAN alone, the pod of node2 without it.
+// tunnels sends from pod client on node1 to a pod of each other node, in each family. The pod of node3, in another
+// rack, is reached by VXLAN alone, the pod of node2 without it.
 func (w *World) tunnels() error {
 	router := w.ToRs[0].Namespace
 	cmd := netns.Command(router, "nft", "-f", "-")
@@ -50,7 +50,8 @@ func (w *World) tunnels() error {
 			if err := w.wayTo(p, ip); err != nil {
 				return err
 			}
-			if err := eventually(func() error { return connect(w.from("client", net.JoinHostPort(ip, port))) }); err != nil {
+			target := net.JoinHostPort(ip, port)
+			if err := eventually(func() error { return connect(w.from("client", target)) }); err != nil {
 				return err
 			}
 		}
@@ -67,8 +68,8 @@ func (w *World) tunnels() error {
 		return fmt.Errorf("between the racks: %d packets of VXLAN, %d of pods without it", packets["tunnelled"],
 			packets["plain"])
 	}
-	w.show("on the wire between the racks", fmt.Sprintf("%d packets to UDP port 4789, none from pod to pod without a tunnel",
-		packets["tunnelled"]))
+	w.show("on the wire between the racks", fmt.Sprintf("%d packets to UDP port 4789, none from pod to pod without a "+
+		"tunnel", packets["tunnelled"]))
 	return w.showDevices()
 }
 

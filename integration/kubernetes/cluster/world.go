@@ -49,7 +49,8 @@ type Step struct {
 
 // New starts a control plane for three nodes, the third in its own rack. The output of the steps goes to out.
 func New(name string, install Installation, out io.Writer) (*World, error) {
-	c, err := lab.New(lab.Spec{Name: name, Families: install.Network().Families, Audit: rights.Policy(rights.Daemon, rights.Plugin, rights.Controllers),
+	c, err := lab.New(lab.Spec{Name: name, Families: install.Network().Families,
+		Audit: rights.Policy(rights.Daemon, rights.Plugin, rights.Controllers),
 		Nodes: []hosts.NodeSpec{{Name: "node1"}, {Name: "node2"}, {Name: "node3", Rack: 1}}})
 	if err != nil {
 		return nil, err

@@ -81,7 +81,8 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	j, err := openJournal(filepath.Join(root, "bin", "kubernetes-e2e"+suffix(network)+".json"), fmt.Sprint(manx), o.resume || o.table)
+	j, err := openJournal(filepath.Join(root, "bin", "kubernetes-e2e"+suffix(network)+".json"), fmt.Sprint(manx),
+		o.resume || o.table)
 	if err != nil {
 		return err
 	}

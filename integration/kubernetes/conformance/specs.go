@@ -162,7 +162,8 @@ func (on *runner) runAll(ctx context.Context, names []string) ([]result, error) 
 		if got.outcome != "passed" {
 			why = "\n               " + oneLine(got.why)
 		}
-		fmt.Printf("%3d/%d  %-8s %4.0fs  %s%s\n", done.Add(1), len(names), got.outcome, got.took.Seconds(), got.name, why)
+		fmt.Printf("%3d/%d  %-8s %4.0fs  %s%s\n", done.Add(1), len(names), got.outcome, got.took.Seconds(), got.name,
+			why)
 		return on.journal.add(names[i], got)
 	}
 	if err := inParallel(together, on.parallel, do); err != nil {

@@ -30,9 +30,10 @@ spec: {podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}
 func TestWhoSaysThatThereIsANetwork(t *testing.T) {
 	w := newWorld(t)
 	for _, n := range w.Nodes {
-		w.server.Request(t, http.MethodPatch, "/api/v1/nodes/"+n.Name+"/status", map[string]any{"status": map[string]any{
-			"conditions": []any{map[string]any{"type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated",
-				"message": "the cloud has made no route"}}}})
+		unavailable := map[string]any{"type": "NetworkUnavailable", "status": "True", "reason": "NoRouteCreated",
+			"message": "the cloud has made no route"}
+		w.server.Request(t, http.MethodPatch, "/api/v1/nodes/"+n.Name+"/status",
+			map[string]any{"status": map[string]any{"conditions": []any{unavailable}}})
 	}
 	before := w.node(t, w.n1)
 	must(t, w.n1.StartManxd("--datastore=kubernetes", "--kubeconfig="+w.kube[0], "--networking=none",

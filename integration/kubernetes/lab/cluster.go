@@ -22,7 +22,7 @@ const (
 	PodCIDR      = "10.244.0.0/16"
 	apiService   = "10.96.0.1"
 	clusterDNS   = "10.96.0.10"
-	ServiceCIDR6 = "fd00:10:96::/112"
+	serviceCIDR6 = "fd00:10:96::/112"
 	PodCIDR6     = "fd00:10:244::/56"
 	apiService6  = "fd00:10:96::1"
 	clusterDNS6  = "fd00:10:96::a"

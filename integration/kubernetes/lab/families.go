@@ -34,7 +34,7 @@ func (f Families) of(text4, text6 string) (texts []string) {
 }
 
 // ServiceCIDRs are the addresses of Services, separated by a comma in a dual cluster.
-func (f Families) ServiceCIDRs() string { return strings.Join(f.of(ServiceCIDR, ServiceCIDR6), ",") }
+func (f Families) ServiceCIDRs() string { return strings.Join(f.of(ServiceCIDR, serviceCIDR6), ",") }
 
 // PodCIDRs are the addresses of pods, if Manx's pools are to be configured.
 func (f Families) PodCIDRs() string { return strings.Join(f.of(PodCIDR, PodCIDR6), ",") }
