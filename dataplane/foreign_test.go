@@ -39,6 +39,7 @@ func TestPodsOfOthersFlushNothing(t *testing.T) {
 	}
 	foreign := State{Reader: set, Changed: []model.Key{key("b"), {Kind: model.KindEndpointSlice, Name: "s"}}}
 	step("the first state", true, State{Reader: set, All: true})
+	a.step() // with the routes of the host, which have just been read
 	step("a pod of another node", false, foreign)
 	step("its end", false, State{Reader: model.NewSet(), Changed: []model.Key{key("gone")}})
 	step("a pod of this node", true, State{Reader: set, Changed: []model.Key{key("b"), key("a")}})

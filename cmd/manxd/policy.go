@@ -27,6 +27,7 @@ type policyOptions struct {
 	on           bool
 	counters     bool
 	checkOutside bool
+	clampMSS     bool
 	toHostAction string
 	budget       policy.Budget
 	maxFragments int                        // of one workload
@@ -42,6 +43,8 @@ func (o *policyOptions) Flags(s envflag.Set) {
 	s.Bool(&o.checkOutside, "check-outside-sources", true, "drop packets that come from outside with the address of "+
 		"a workload of this node, or with IPv6 of the node itself; false for load balancers and switches that send "+
 		"such packets back", "MANX_CHECK_OUTSIDE_SOURCES")
+	s.Bool(&o.clampMSS, "clamp-mss", false, "lower the maximum segment size of TCP connections that this host "+
+		"forwards to the MTU of their routes, for pods that do not get ICMP; needs policy", "MANX_CLAMP_MSS")
 	s.String(&o.toHostAction, "endpoint-to-host-action", "", "action for traffic from workloads to this host "+
 		"that their policies allow: Drop, Accept or Return; empty: defaultEndpointToHostAction of "+
 		"FelixConfiguration, else Drop", "FELIX_DEFAULTENDPOINTTOHOSTACTION")
@@ -110,7 +113,7 @@ func (p *policyPart) Close() { _ = p.rules.Close() }
 // config returns the administrator's settings of this node's packet filter.
 func (o *policyOptions) config(n deps.Node) policy.Config {
 	return policy.Config{Node: n.Name, Counters: o.counters, Budget: o.budget, Fragments: o.fragments(),
-		TrustOutside: !o.checkOutside, Felix: n.Felix}
+		TrustOutside: !o.checkOutside, ClampMSS: o.clampMSS, Felix: n.Felix}
 }
 
 // fragments bounds those of a workload, in bytes so that it takes a quarter of the memory at most.

@@ -22,6 +22,7 @@ const (
 	relatedChain = "related-from-workload"
 	early        = "early"
 	serviceLoop  = "forward-service-loop"
+	clampMSS     = "forward-clamp-mss"
 
 	poolsSet      = "pools"
 	masqueradeSet = "masquerade"
@@ -81,6 +82,10 @@ func (c *Calculator) writeBase() {
 	} else {
 		c.table.DeleteChain(serviceLoop)
 	}
+	if c.config.ClampMSS {
+		chain(clampMSS, nil, base(ruleset.Forward, beforePolicy), []ruleset.Rule{{Matches: []ruleset.Match{
+			{Field: ruleset.Protocol, Low: protoTCP}}, ClampMSS: true, Comment: "--clamp-mss"}})
+	}
 	nat := func(priority int32) *ruleset.Base {
 		return &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.NAT, Priority: priority}
 	}
@@ -91,6 +96,9 @@ func (c *Calculator) writeBase() {
 // beforeReassembly is before connection tracking puts fragments together, at -400. The kernel keeps fragments until
 // their packet is complete or too old, in little memory: a workload's are checked before.
 const beforeReassembly = -450
+
+// beforePolicy is where other programs change packets, too (mangle of iptables).
+const beforePolicy = -150
 
 // sent checks a packet that a workload has sent.
 func (s *settings) sent() []ruleset.Rule {

@@ -71,6 +71,8 @@ type Config struct {
 	Budget Budget
 	// TrustOutside lets packets in from outside whose source is an address of this host or of one of its workloads.
 	TrustOutside bool
+	// ClampMSS lowers the maximum segment size of TCP connections through this host to the MTU of their routes.
+	ClampMSS bool
 	// Overlays are those between nodes; nil: all of this version.
 	Overlays []overlay.Overlay
 	// Felix has the settings of this host, which come before those of FelixConfigurations; nil: none.

@@ -57,6 +57,7 @@ const (
 	tagLimitBytes
 	tagCountedBy
 	tagDSCP
+	tagClampMSS
 )
 
 // appendCanonical appends tag, length and value of each field that is set.
@@ -94,6 +95,7 @@ func (r Rule) appendCanonical(b []byte) []byte {
 		b = appendNumber(b, tagDSCP, uint64(r.DSCP.Value)+1)
 	}
 	b = appendFlag(b, tagNoTrack, r.NoTrack)
+	b = appendFlag(b, tagClampMSS, r.ClampMSS)
 	v := r.Verdict
 	b = appendNumber(b, tagAction, uint64(v.Action))
 	b = appendText(b, tagChain, v.Chain)

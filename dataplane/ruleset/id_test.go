@@ -17,6 +17,7 @@ func fullRule() Rule {
 		Over: Limit{Packets: 1, Burst: 2, Connections: 3}, Counter: true, CountedBy: "c",
 		Log:  Log{Kernel: "k", Group: 1, Prefix: "p", Rate: 2, Burst: 3, Per: PerMinute},
 		Mark: Mark{Value: 1, Mask: 2}, DSCP: DSCP{Set: true, Value: 46}, NoTrack: true,
+		ClampMSS: true,
 		Verdict: Verdict{Action: SNAT, Chain: "c", Map: "m", Out: true, Address: netip.MustParseAddr("192.0.2.1"),
 			Low: 1, High: 2, Random: true},
 		Comment: "NetworkPolicy/default/web ingress 1",
@@ -25,7 +26,9 @@ func fullRule() Rule {
 
 // A later release must recognise the rules in current kernels.
 func TestIDIsStableOverReleases(t *testing.T) {
-	fourth := fullRule()
+	fifth := fullRule()
+	fifth.ClampMSS = false
+	fourth := fifth
 	fourth.DSCP = DSCP{}
 	third := fourth
 	third.CountedBy = ""
@@ -49,7 +52,8 @@ func TestIDIsStableOverReleases(t *testing.T) {
 		{"everything of the second", second, "hcxo52uy46bk"},
 		{"everything of the third", third, "l5rjdufzc4gt"},
 		{"everything of the fourth", fourth, "put66b3yngn2"},
-		{"everything", fullRule(), "ku7qk7ajrydq"},
+		{"everything of the fifth", fifth, "ku7qk7ajrydq"},
+		{"everything", fullRule(), "43q4r4hw4oga"},
 		{"the kernel's log", Rule{Log: Log{Kernel: "calico-packet: "}}, "cduxrcmo3u33"},
 	}
 	for _, test := range tests {

@@ -302,6 +302,9 @@ func (r *Rule) effects() []string {
 	if r.NoTrack {
 		words = append(words, "notrack")
 	}
+	if r.ClampMSS {
+		words = append(words, "tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu")
+	}
 	if r.Verdict.Action != Continue {
 		words = append(words, r.Verdict.text())
 	}

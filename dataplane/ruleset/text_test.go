@@ -121,6 +121,8 @@ func anyHookRules() []named {
 			"ip saddr @h4/xyz ip dscp set 46"},
 		{Rule{Matches: []Match{ipv6, {Field: Source, Set: "h6/xyz"}}, DSCP: DSCP{true, 0}},
 			"ip6 saddr @h6/xyz ip6 dscp set 0"},
+		{Rule{Matches: []Match{{Field: Protocol, Low: protoTCP}}, ClampMSS: true},
+			"meta l4proto tcp tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu"},
 		{Rule{Counter: true, Verdict: verdict(Accept), Comment: "NetworkPolicy/default/web ingress 1"},
 			`counter accept comment "NetworkPolicy/default/web ingress 1"`},
 		{Rule{Verdict: verdict(Accept), Comment: strings.Repeat("long ", 30) + "\n} drop"},

@@ -60,7 +60,11 @@ type Rule struct {
 	Mark      Mark
 	DSCP      DSCP // needs a Match of Family
 	NoTrack   bool
-	Verdict   Verdict
+	// ClampMSS lowers the maximum segment size in the first packets of a TCP connection (SYN, RFC 9293) to that of the
+	// routes of both directions. It needs a Match of Protocol TCP, and a chain at Forward or Postrouting. Such a rule
+	// does nothing else.
+	ClampMSS bool
+	Verdict  Verdict
 	// Comment names the owner of the rule, such as "NetworkPolicy/default/web ingress 1", for people.
 	Comment string
 	// Origin is the same for programs.
@@ -253,8 +257,8 @@ func (r Rule) equal(o Rule) bool {
 		}
 	}
 	return r.Over == o.Over && r.Counter == o.Counter && r.CountedBy == o.CountedBy && r.Log == o.Log &&
-		r.Mark == o.Mark && r.DSCP == o.DSCP && r.NoTrack == o.NoTrack && r.Verdict == o.Verdict &&
-		r.Comment == o.Comment
+		r.Mark == o.Mark && r.DSCP == o.DSCP && r.NoTrack == o.NoTrack && r.ClampMSS == o.ClampMSS &&
+		r.Verdict == o.Verdict && r.Comment == o.Comment
 }
 
 // Equal reports whether two chains are the same.

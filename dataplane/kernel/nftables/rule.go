@@ -39,6 +39,9 @@ func encodeRule(b *netlink.Builder, r ruleset.Rule) error {
 	if r.NoTrack {
 		e.add(&expr.Notrack{})
 	}
+	if r.ClampMSS {
+		e.clampMSS()
+	}
 	if err := e.verdict(r.Verdict); err != nil {
 		return err
 	}
@@ -156,6 +159,20 @@ func (e *encoder) dscp(d ruleset.DSCP) error {
 		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 2, Mask: bigEndian(^(63 << shift)),
 			Xor: bigEndian(uint16(d.Value) << shift)}, write)
 	return nil
+}
+
+// clampMSS changes packets with SYN and without RST. The kernel itself never raises the option.
+func (e *encoder) clampMSS() {
+	const (
+		flags, syn, rst   = 13, 2, 4 // in TCP's header
+		kind, value, size = 2, 2, 2  // of the option, and where its value is
+	)
+	e.add(&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseTransportHeader, Offset: flags, Len: 1},
+		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 1, Mask: []byte{syn | rst}, Xor: []byte{0}},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{syn}},
+		&expr.Rt{Register: reg1, Key: expr.RtTCPMSS},
+		&expr.Byteorder{SourceRegister: reg1, DestRegister: reg1, Op: expr.ByteorderHton, Len: size, Size: size},
+		&expr.Exthdr{SourceRegister: reg1, Type: kind, Offset: value, Len: size, Op: expr.ExthdrOpTcpopt})
 }
 
 func host32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }

@@ -42,6 +42,8 @@ var ruleTexts = []ruleText{
 	{"no interface at all", matching(ruleset.Match{Field: ruleset.OutInterface, Not: true, Name: "*"}),
 		"meta nfproto 0"},
 	{"protocol", matching(tcp), "meta l4proto tcp"},
+	{"segment size", ruleset.Rule{Matches: []ruleset.Match{tcp}, ClampMSS: true},
+		"tcp flags syn / syn,rst tcp option maxseg size set rt mtu"},
 	{"not a protocol", matching(ruleset.Match{Field: ruleset.Protocol, Not: true, Low: 17}), "meta l4proto != udp"},
 	{"source address", matching(ipv4, ruleset.Match{Field: ruleset.Source, Prefix: prefix("10.0.0.1/32")}),
 		"ip saddr 10.0.0.1"},
