@@ -132,11 +132,11 @@ type Route struct {
 	Dst      netip.Prefix
 	Metric   uint32
 	Table    Table
+	MTU      uint32 // of packets that take it, in bytes; 0: that of the interface
 	Protocol Protocol
 	Type     RouteType
 	Scope    Scope
 	Src      netip.Addr // preferred source address, invalid for none
-	MTU      uint32     // of packets that take it, in bytes; 0: that of the interface
 	NextHops []NextHop  // several: ECMP. None unless Type is Unicast.
 }
 

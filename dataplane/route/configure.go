@@ -21,7 +21,7 @@ func (t *Target) Configure(c Config) {
 	}
 	t.configureEndpoints(old.Endpoints, c.Endpoints)
 	if old.Node4 != c.Node4 || old.Node6 != c.Node6 {
-		t.changedLinks = true // see underlayMTU
+		t.changedUnderlay = true
 		t.decideLearnedAgain(func(netip.Prefix, uint32) bool { return true })
 		t.decidePlacedAgain(func(netip.Prefix, string) bool { return true })
 	}

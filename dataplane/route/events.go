@@ -47,7 +47,7 @@ func (t *Target) routeSeen(r kernel.Route) {
 	t.table.ObserveGone(r.Key()) // if we had one there, it has been replaced
 	t.rules.rib.put(r)
 	t.correspondentsChanged(r)
-	t.changedLinks = true
+	t.routeOfOthersChanged(r)
 }
 
 func (t *Target) routeGone(r kernel.Route) {
@@ -56,7 +56,7 @@ func (t *Target) routeGone(r kernel.Route) {
 	}
 	if t.rules.rib.remove(r) {
 		t.correspondentsChanged(r)
-		t.changedLinks = true
+		t.routeOfOthersChanged(r)
 		t.table.Retry(r.Key()) // the place may be ours now
 		return
 	}
@@ -73,17 +73,36 @@ func (t *Target) routeGone(r kernel.Route) {
 	}
 }
 
+// linkChanged has next hops resolved again, and unless the interface is a workload's the underlay looked at.
+func (t *Target) linkChanged(link int) {
+	t.changedLinks = true
+	t.changedUnderlay = t.changedUnderlay || !t.rules.isWorkload(link)
+}
+
+// routeOfOthersChanged does the same for a route.
+func (t *Target) routeOfOthersChanged(r kernel.Route) {
+	t.changedLinks = true
+	if len(r.NextHops) == 0 {
+		t.changedUnderlay = true
+	}
+	for _, h := range r.NextHops {
+		t.linkChanged(h.Link)
+	}
+}
+
 func (t *Target) linkSeen(l kernel.Link) {
 	old, known := t.rules.links[l.Index]
 	if known && old.Name == l.Name && old.Up == l.Up {
 		t.rules.links[l.Index] = l
-		t.changedLinks = t.changedLinks || old.MTU != l.MTU && !t.rules.isWorkload(l.Index)
+		if old.MTU != l.MTU {
+			t.linkChanged(l.Index)
+		}
 		return
 	}
 	t.appeared(l)
 	t.rules.putLink(l)
 	t.table.notifyAll() // rows name interfaces
-	t.changedLinks = true
+	t.linkChanged(l.Index)
 	t.decideLinkAgain(l.Name)
 	if known && old.Name != l.Name {
 		t.decideLinkAgain(old.Name)
@@ -102,10 +121,10 @@ func (t *Target) linkGone(l kernel.Link) {
 	t.flushed(l, func(hops []kernel.NextHop) bool {
 		return slices.ContainsFunc(hops, func(h kernel.NextHop) bool { return h.Link == l.Index })
 	})
+	t.linkChanged(l.Index)
 	t.rules.dropLink(l.Index)
 	delete(t.rules.newcomers, l.Index)
 	t.table.notifyAll()
-	t.changedLinks = true
 	t.decideLinkAgain(l.Name)
 }
 
@@ -163,7 +182,7 @@ func (t *Target) address(a netip.Addr, change int) {
 		delete(t.rules.own, a)
 	}
 	if before != (t.rules.own[a] > 0) {
-		t.changedLinks = true
+		t.changedLinks, t.changedUnderlay = true, true
 		t.decideAgain(netip.PrefixFrom(a, a.BitLen()))
 		if a == t.rules.config.workloadSource(a) {
 			t.decideWorkloadsAgain()

@@ -107,6 +107,7 @@ func (t *Target) followVTEP(node string, was, now endpoint) {
 		t.setTunnel(was.vtep.Tunnel, "")
 		t.setTunnel(now.vtep.Tunnel, node)
 	}
+	t.changedUnderlay = t.changedUnderlay || was.address != now.address
 	for p := range t.placedOn[node] {
 		t.setPlaced(p, remoteOf, node)
 		t.decideAgain(p)
@@ -156,7 +157,7 @@ func (t *Target) followAllVTEPs() {
 		}
 	}
 	t.decidePlacedAgain(func(netip.Prefix, string) bool { return true })
-	t.changedLinks = true // gateways
+	t.changedLinks, t.changedUnderlay = true, true // gateways, and nodes
 }
 
 // endpoint is the state of a node's tunnel endpoint, from which its routes were decided.

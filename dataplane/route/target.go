@@ -65,9 +65,10 @@ type Target struct {
 	lastUnderlay    hoststate.Underlay
 	waysChanged     func() // may be nil
 
-	changedLinks bool // something that next hops are resolved with
-	resync       resync
-	applied      int
+	changedLinks    bool // something that next hops are resolved with
+	changedUnderlay bool // and it is not about a workload
+	resync          resync
+	applied         int
 }
 
 // question has the inputs of the decision about a learned route, except those of this node itself.
@@ -339,6 +340,9 @@ func (t *Target) Flush() (steps, failures int, err error) {
 	if t.changedLinks {
 		t.changedLinks = false
 		t.resolveAgain()
+	}
+	if t.changedUnderlay {
+		t.changedUnderlay = false
 		t.publishUnderlay()
 	}
 	t.decideDirty()
@@ -384,7 +388,7 @@ func (t *Target) readAll(now time.Time) error {
 		return err
 	}
 	t.resync.done(now)
-	t.changedLinks = true
+	t.changedLinks, t.changedUnderlay = true, true
 	return nil
 }
 

@@ -44,9 +44,19 @@ func TestUnderlayMTU(t *testing.T) {
 		}
 	}
 	uplink, other := 2, 3
+	want("at first", 0)
+	published := len(got)
 	link(uplink, "eth0", 9000)
 	link(other, "storage", 1280)
 	want("one link leads to all nodes", 9000)
+	ways := 0
+	w.FollowRoutesOfOthers(func() { ways++ })
+	link(5, "cali1", 1200)
+	link(77, "cali77", 1200)
+	route("10.244.1.77/32", 0, kernel.NextHop{Link: 77})
+	if _, _, _ = w.Flush(); ways > 0 || len(got) != published+1 {
+		t.Errorf("workloads come, and all nodes are looked at: %d, %v", ways, got)
+	}
 	route("10.9.0.0/24", 8000, kernel.NextHop{Gateway: addr("10.1.0.1"), Link: uplink})
 	want("a route with an MTU of its own", 8000)
 	route("10.9.0.0/24", 0, kernel.NextHop{Gateway: addr("10.1.0.1"), Link: uplink},
