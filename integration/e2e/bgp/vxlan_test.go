@@ -22,8 +22,8 @@ type vxlan struct {
 
 var noBGP = append(slices.Clone(world.PairFlags), "--networking=vxlan")
 
-func newVXLAN(t *testing.T, mode string) *vxlan {
-	l := world.NewLab(t, lab.Spec{Name: world.LabName("v"), IPv6: true, PlainRouters: true,
+func newVXLAN(t *testing.T, name, mode string) *vxlan {
+	l := world.NewLab(t, lab.Spec{Name: world.LabName(name), IPv6: true, PlainRouters: true,
 		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}, {Name: "n3", Rack: 1}}})
 	v := &vxlan{Lab: l, n1: l.Nodes[0], n2: l.Nodes[1], n3: l.Nodes[2], pods: map[*lab.Node]*lab.Pod{}}
 	must(t, v.n1.StartManxd(append(v.n1.EmbedDatastore(), noBGP...)...))
@@ -89,7 +89,7 @@ func (v *vxlan) reaches(t *testing.T) {
 // TestVXLAN has pods of three nodes reach each other through VXLAN, as long as their nodes are in different subnets or
 // the mode is Always, while manxd is killed, entries and the device are deleted, and modes change under traffic.
 func TestVXLAN(t *testing.T) {
-	v := newVXLAN(t, "CrossSubnet")
+	v := newVXLAN(t, "v", "CrossSubnet")
 	v.reaches(t)
 	near, far := v.pods[v.n2], v.pods[v.n3]
 	for a, device := range map[netip.Addr]string{near.IP4(): "eth0", near.IP6(): "eth0", far.IP4(): "vxlan.calico",
