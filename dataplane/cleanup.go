@@ -8,11 +8,12 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/dataplane/wireguard"
 )
 
 // Cleanup removes from the host the objects that agents leave there when they end: all routes of protocols 12 and 80 in
-// the tables of a node, the limits of bandwidth, its own VXLAN devices, the addresses of its other devices, the entries
-// of neighbours, and those for which the host answers. Workload interfaces stay: they go with their workloads. It
+// the tables of a node, the limits of bandwidth, its own VXLAN and WireGuard devices with their rules and routes, the
+// addresses of its other devices, the entries of neighbours, and those for which the host answers. Workload interfaces stay: they go with their workloads. It
 // returns how many routes, limits, devices and addresses it removed.
 func Cleanup(k Kernel) (removed int, err error) {
 	return cleanup(k, route.OwnTables(), overlay.DeviceNames())
@@ -47,6 +48,9 @@ func cleanup(k Kernel, tables []kernel.Table, devices []string) (removed int, er
 		removed++
 	}
 	n, err := deleteVXLAN(k, devices)
+	removed += n
+	errs = append(errs, err)
+	n, err = wireguard.Cleanup(k)
 	removed += n
 	errs = append(errs, err)
 	addresses, err := addressesOf(k, devices)

@@ -31,7 +31,7 @@ func cleanupCommand(o *options) *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove the routes, addresses and rules that manxd leaves in the kernel",
 		Long: `cleanup removes the table inet manx, the routes of protocols 12 and 80 from the main tables, the limits of bandwidth,
-the node's devices for VXLAN and the addresses of its others (` + strings.Join(overlay.DeviceNames(), ", ") + `),
+the node's devices for VXLAN and WireGuard, and the addresses of its others (` + strings.Join(overlay.DeviceNames(), ", ") + `),
 the status files of endpoints, and the state and passwords that were kept for the next start, for a host that is no
 longer a Manx node. It fails while manxd runs. Interfaces of workloads are removed with their workloads. While the BGP
 daemon of a calico-node runs on this host, it removes the table and what was kept alone: the rest is calico-node's now.

@@ -40,7 +40,7 @@ func newDataplane(d deps.Deps, o hostOptions, p policyOptions, s *hostservers.Se
 		WithPolicy: p.on, Connected: d.Bus.Connected.Publish, Repaired: kubereport.RepairedBy(d.Events),
 		Moved: func() { d.Bus.Undecided.Publish(struct{}{}) },
 		Links: d.Bus.Links.Publish, Reassembly: p.reassemblyRoom(), OwnersFile: ownersFile(d.Node),
-		EncryptionRequired: o.encryptionRequired, Keys: a.keys.Publish, Probe: probeOf(d, o)})
+		EncryptionRequired: p.encryptionRequired, Keys: a.keys.Publish, Probe: probeOf(d, o)})
 	a.SetServers(s.Addresses())
 	d.Bus.PolicyReached.Subscribe(a.SetPolicy)
 	a.view.Show(server.DataplaneSource{Agent: a.HostAgent})

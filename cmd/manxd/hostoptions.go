@@ -22,7 +22,6 @@ type hostOptions struct {
 	interfacePrefix      string
 	endpointStatusPrefix string
 	namespace            string // of this daemon's pod, and of the Secrets that it reads
-	encryptionRequired   bool
 }
 
 const procSysNetFlag = "proc-sys-net"
@@ -47,8 +46,6 @@ func (o *hostOptions) Flags(s envflag.Set) {
 	s.String(&o.namespace, "namespace", "", "namespace of the Secrets with BGP passwords, used with a "+
 		"Kubernetes API and without --bgp-password-dir; empty: that of this pod, else kube-system", "NAMESPACE",
 		"POD_NAMESPACE")
-	s.Bool(&o.encryptionRequired, "wireguard-required", false, "with wireguardEnabled, refuse packets of pods to pods "+
-		"of other nodes that cannot be encrypted", "MANX_WIREGUARD_REQUIRED")
 }
 
 // Check implements group. It refuses a folder without network settings, and prefixes that no interface can have.

@@ -32,6 +32,8 @@ type policyOptions struct {
 	budget       policy.Budget
 	maxFragments int                        // of one workload
 	reassembly   struct{ Memory, Time int } // MiB, seconds
+	// encryptionRequired refuses packets of workloads to other nodes that cannot be encrypted.
+	encryptionRequired bool
 }
 
 // Flags implements group.
@@ -48,6 +50,8 @@ func (o *policyOptions) Flags(s envflag.Set) {
 	s.String(&o.toHostAction, "endpoint-to-host-action", "", "action for traffic from workloads to this host "+
 		"that their policies allow: Drop, Accept or Return; empty: defaultEndpointToHostAction of "+
 		"FelixConfiguration, else Drop", "FELIX_DEFAULTENDPOINTTOHOSTACTION")
+	s.Bool(&o.encryptionRequired, "wireguard-required", false, "with wireguardEnabled or wireguardEnabledV6, drop packets "+
+		"to pods of other nodes that WireGuard does not encrypt", "MANX_WIREGUARD_REQUIRED")
 	o.limitFlags(s)
 }
 
@@ -113,7 +117,8 @@ func (p *policyPart) Close() { _ = p.rules.Close() }
 // config returns the administrator's settings of this node's packet filter.
 func (o *policyOptions) config(n deps.Node) policy.Config {
 	return policy.Config{Node: n.Name, Counters: o.counters, Budget: o.budget, Fragments: o.fragments(),
-		TrustOutside: !o.checkOutside, ClampMSS: o.clampMSS, Felix: n.Felix}
+		TrustOutside: !o.checkOutside, ClampMSS: o.clampMSS, Felix: n.Felix,
+		EncryptionRequired: o.encryptionRequired}
 }
 
 // fragments bounds those of a workload, in bytes so that it takes a quarter of the memory at most.

@@ -86,6 +86,11 @@ func (c *Calculator) writeBase() {
 		chain(clampMSS, nil, base(ruleset.Forward, beforePolicy), []ruleset.Rule{{Matches: []ruleset.Match{
 			{Field: ruleset.Protocol, Low: protoTCP}}, ClampMSS: true, Comment: "--clamp-mss"}})
 	}
+	if rules := s.unencrypted(); len(rules) > 0 {
+		chain(encryption, source, base(ruleset.Forward, 4), rules)
+	} else {
+		c.table.DeleteChain(encryption)
+	}
 	nat := func(priority int32) *ruleset.Base {
 		return &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.NAT, Priority: priority}
 	}
@@ -379,6 +384,30 @@ func (s *settings) serviceLoop() []ruleset.Rule {
 			rules = append(rules, ruleset.Rule{Matches: ofSet(family, ruleset.Destination, loopSet),
 				Verdict: ruleset.Verdict{Action: s.loop}, Comment: "a service address that nobody serves",
 				CountedBy: droppedService.Counter(), Origin: Unserved{}})
+		}
+	}
+	return rules
+}
+
+// encryption is the chain of unencrypted.
+const encryption = "forward-unencrypted"
+
+// unencrypted drops packets of workloads to addresses of pools that leave this host by another way than encrypted, while
+// that is required. The routes refuse most of them before; these rules hold while routes change, too.
+func (s *settings) unencrypted() (rules []ruleset.Rule) {
+	for _, t := range s.tunnels {
+		if !s.encrypted || !t.used || !t.packets.Authentic {
+			continue
+		}
+		m := append(ofSet(uint32(t.family), ruleset.Destination, poolsSet),
+			ruleset.Match{Field: ruleset.OutInterface, Not: true, Name: t.device})
+		for _, p := range s.prefixes {
+			m = append(m, ruleset.Match{Field: ruleset.OutInterface, Not: true, Name: p + "*"})
+		}
+		for _, r := range s.from(ruleset.Verdict{Action: ruleset.Drop}) {
+			r.Matches = append(r.Matches, m...)
+			r.Comment, r.CountedBy = "it would leave unencrypted", droppedPlain.Counter()
+			rules = append(rules, r)
 		}
 	}
 	return rules

@@ -73,6 +73,9 @@ type Config struct {
 	TrustOutside bool
 	// ClampMSS lowers the maximum segment size of TCP connections through this host to the MTU of their routes.
 	ClampMSS bool
+	// EncryptionRequired drops packets of workloads that leave for addresses of pools unencrypted, of families that this
+	// node encrypts.
+	EncryptionRequired bool
 	// Overlays are those between nodes; nil: all of this version.
 	Overlays []overlay.Overlay
 	// Felix has the settings of this host, which come before those of FelixConfigurations; nil: none.

@@ -19,6 +19,7 @@ const (
 	droppedBorrowed   Reason = "borrowed_address"   // from elsewhere, with an address of this node or of its workloads
 	droppedLoopback   Reason = "loopback"           // from a workload to a loopback address of this host
 	droppedTunnel     Reason = "tunnel"             // of a tunnel between nodes, but not from a node
+	droppedPlain      Reason = "unencrypted"        // to a pod of another node, and encryption is required
 	droppedInvalid    Reason = "invalid_connection" // of no connection
 	droppedICMP       Reason = "icmp_error"         // a redirect, or an error about a connection of others
 	droppedService    Reason = "unserved_service"   // to an address of a Service without endpoints
@@ -31,7 +32,7 @@ const (
 // Reasons are all of them.
 var Reasons = []Reason{DroppedByPolicy, droppedUnusable, droppedAtTierEnd, droppedByDefault, droppedToHost,
 	droppedUnknown, droppedUndecided, DroppedRefused, droppedSource, droppedBorrowed, droppedLoopback, droppedTunnel,
-	droppedInvalid, droppedICMP, droppedService, droppedPacketRate, droppedConnection, droppedFragments,
+	droppedPlain, droppedInvalid, droppedICMP, droppedService, droppedPacketRate, droppedConnection, droppedFragments,
 	droppedNeighbours}
 
 // Counter is the name of the reason's counter in the table.

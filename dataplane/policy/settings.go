@@ -32,6 +32,7 @@ type settings struct {
 	tunnels      []tunnel
 	// wireGuardPorts are the UDP ports of IPv4 and IPv6.
 	wireGuardPorts []uint32
+	encrypted      bool // what leaves for other nodes must be, of families that this node encrypts
 	ipv6           bool // there is a pool of IPv6 addresses
 	failsafeIn     []failsafe
 	failsafeOut    []failsafe
@@ -94,6 +95,7 @@ func readSettings(f *model.FelixConfigurationSpec, c Config) settings {
 	s := settings{
 		prefixes: felixconfig.ParseInterfacePrefixes(f.InterfacePrefix), denyVerdict: ruleset.Drop, flowLog: c.FlowLog,
 		noKernelLog: c.NoKernelLog, fragments: c.Fragments, trustOutside: c.TrustOutside,
+		encrypted:   c.EncryptionRequired,
 		keepInvalid: is(f.DisableConntrackInvalidCheck), spoofing: f.WorkloadSourceSpoofing == "Any",
 		imitable:     overlay.Imitable(f),
 		logPrefix:    cmp.Or(f.LogPrefix, "calico-packet"),

@@ -17,7 +17,7 @@ var overlayNames = regexp.MustCompile(`^(DeviceIPIP|DeviceVXLAN.*|DeviceWireguar
 // overlayReaders read the list of overlays, and name none of them.
 var overlayReaders = []string{"dataplane", "dataplane/device", "dataplane/driver", "dataplane/filter",
 	"dataplane/hoststate", "dataplane/mtufile", "dataplane/neighbour", "dataplane/peering", "dataplane/policy",
-	"dataplane/route", "dataplane/sysctl", "dataplane/vxlan", "cmd/manxd"}
+	"dataplane/route", "dataplane/sysctl", "dataplane/vxlan", "dataplane/wireguard", "cmd/manxd"}
 
 // TestOverlaysAreAList: another overlay is a line in the list of dataplane/overlay, and an edit of no other folder.
 func TestOverlaysAreAList(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
@@ -12,6 +13,7 @@ import (
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/reconcile"
 	"github.com/manxnet/manx/dataplane/route"
+	"github.com/manxnet/manx/dataplane/wireguard"
 	manxv1 "github.com/manxnet/manx/proto/manx/v1"
 )
 
@@ -38,6 +40,7 @@ type Dataplane interface {
 	RouteCounts() map[reconcile.Phase]int
 	Objects(target string) []dataplane.Object
 	ObjectCounts() map[string]map[reconcile.Phase]int
+	Encryption() []wireguard.PeerStatus
 	Route(netip.Prefix) (route.Status, bool)
 	RouteTo(netip.Addr) (route.Status, bool)
 	OfOthers(iface string) (reconcile.Status, bool)
@@ -85,6 +88,7 @@ func (v *DataplaneView) status(r *manxv1.GetStatusResponse) {
 
 // tally has the numbers of routes, endpoints and other objects in each phase.
 type tally struct {
+	peers     []wireguard.PeerStatus
 	objects   map[string]map[reconcile.Phase]int // by target
 	routes    map[reconcile.Phase]int
 	endpoints map[string]int
@@ -93,7 +97,7 @@ type tally struct {
 func (v *DataplaneView) count() tally {
 	all := tally{endpoints: map[string]int{}}
 	if agent := v.now().Agent; agent != nil {
-		all.routes, all.objects = agent.RouteCounts(), agent.ObjectCounts()
+		all.routes, all.objects, all.peers = agent.RouteCounts(), agent.ObjectCounts(), agent.Encryption()
 	}
 	for _, e := range v.endpoints() {
 		all.endpoints[e.GetPhase()]++
@@ -151,6 +155,11 @@ const (
 	metricRoutes      = "manx_routes"
 	metricEndpoints   = "manx_endpoints"
 	metricHostObjects = "manx_host_objects"
+
+	metricEncrypted    = "manx_wireguard_encrypted"
+	metricHandshakeAge = "manx_wireguard_handshake_age_seconds"
+	metricSent         = "manx_wireguard_sent_bytes_total"
+	metricReceived     = "manx_wireguard_received_bytes_total"
 )
 
 var dataplaneMetrics = describe([]description{
@@ -158,14 +167,21 @@ var dataplaneMetrics = describe([]description{
 	{metricEndpoints, "Workload endpoints of this node, by phase.", []string{"phase"}},
 	{metricHostObjects, "Objects on this host that are wanted or there, by target and phase.",
 		[]string{"target", "phase"}},
+	{metricEncrypted, "Whether packets to the workloads of a node are encrypted.", ofPeer},
+	{metricHandshakeAge, "Time since the last handshake of WireGuard with a node.", ofPeer},
+	{metricSent, "Bytes that were sent to a node by WireGuard.", ofPeer},
+	{metricReceived, "Bytes that were received from a node by WireGuard.", ofPeer},
 })
+
+// ofPeer are the labels of metrics about another node: its name, and ipv4 or ipv6.
+var ofPeer = []string{"node", "family"}
 
 // Describe implements prometheus.Collector.
 func (*DataplaneView) Describe(out chan<- *prometheus.Desc) { dataplaneMetrics.Describe(out) }
 
 // Collect implements prometheus.Collector.
 func (v *DataplaneView) Collect(out chan<- prometheus.Metric) {
-	gauge, _ := dataplaneMetrics.send(out)
+	gauge, counter := dataplaneMetrics.send(out)
 	all, _ := v.counted.take(v.count)
 	for phase, n := range all.routes {
 		gauge(metricRoutes, float64(n), string(phase))
@@ -177,5 +193,17 @@ func (v *DataplaneView) Collect(out chan<- prometheus.Metric) {
 		for phase, n := range phases {
 			gauge(metricHostObjects, float64(n), target, string(phase))
 		}
+	}
+	for _, p := range all.peers {
+		labels := []string{p.Node, fmt.Sprintf("ipv%d", p.Family)}
+		gauge(metricEncrypted, number(p.Encrypted), labels...)
+		if p.Key.IsZero() {
+			continue
+		}
+		if !p.Handshake.IsZero() {
+			gauge(metricHandshakeAge, time.Since(p.Handshake).Seconds(), labels...)
+		}
+		counter(metricSent, float64(p.Sent), labels...)
+		counter(metricReceived, float64(p.Received), labels...)
 	}
 }
