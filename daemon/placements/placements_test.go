@@ -71,8 +71,8 @@ func block(cidr, node, borrower string) *model.Object {
 	return model.NewObject(model.BlockKey(b.CIDR), b)
 }
 
-// The nodes of blocks and of borrowed addresses are passed on while there is a pool with VXLAN, and no block is read
-// without one.
+// The nodes of blocks and of borrowed addresses are passed on while there is a pool with VXLAN, or WireGuard is on. Else
+// no block is read.
 func TestFollows(t *testing.T) {
 	store := memory.New(pool(v3.VXLANModeNever), block("10.244.1.0/30", "n1", ""))
 	tables := datastore.NewTables(zap.NewNop(), "n1")
@@ -80,7 +80,7 @@ func TestFollows(t *testing.T) {
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer cancel()
-	group.Go(func() { _ = tables.Run(ctx, store, model.KindIPPool) })
+	group.Go(func() { _ = tables.Run(ctx, store, model.KindIPPool, model.KindFelixConfiguration) })
 	a := &agent{nodes: map[netip.Prefix]string{}}
 	p := &Part{store: store, tables: tables, log: zap.NewNop(), agent: a, placed: map[model.Key]*placement.Placement{}}
 	group.Go(func() { _ = p.Run(ctx) })
@@ -124,6 +124,12 @@ func TestFollows(t *testing.T) {
 	store.Remove(block("10.244.1.0/30", "", "").Key)
 	store.Put(pool(v3.VXLANModeCrossSubnet))
 	await("a block that went while there was no VXLAN", "10.244.2.0/30", "n1")
+	felix := &model.FelixConfiguration{}
+	felix.Spec.WireguardEnabled = new(true)
+	store.Put(model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix))
+	store.Put(pool(v3.VXLANModeNever))
+	store.Put(block("10.244.3.0/30", "n3", ""))
+	await("WireGuard without VXLAN", "10.244.2.0/30", "n1", "10.244.3.0/30", "n3")
 }
 
 func TestRemovalsFirst(t *testing.T) {

@@ -55,6 +55,13 @@ var vxlanHost = &ruleset.Host{
 func vxlanRules(
 	devices map[string]TunnelDevice, set func(*model.FelixConfigurationSpec), more ...*model.Object,
 ) *Calculator {
+	return vxlanRulesWith(Config{Node: testNode}, devices, set, more...)
+}
+
+// vxlanRulesWith are those with settings of the administrator.
+func vxlanRulesWith(
+	config Config, devices map[string]TunnelDevice, set func(*model.FelixConfigurationSpec), more ...*model.Object,
+) *Calculator {
 	felix := &model.FelixConfiguration{}
 	felix.Spec.ExternalNodesCIDRList = &[]string{"198.51.100.0/24", "fd99::/64"}
 	if set != nil {
@@ -71,7 +78,7 @@ func vxlanRules(
 	objects := model.NewSet(append(more, node(testNode, "192.0.2.1/24", "fd16::1/64"),
 		node("other", "192.0.2.2/24", "fd16::2/64"), pool("four", "10.0.0.0/16"), pool("six", "fd10::/48"),
 		model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix))...)
-	c := New(Config{Node: testNode})
+	c := New(config)
 	c.SetInterfaces(map[string][]netip.Addr{"eth0": {vxlanFamilies[0].here, vxlanFamilies[1].here}})
 	c.SetTunnels(devices)
 	c.Update(objects)

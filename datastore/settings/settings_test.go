@@ -139,15 +139,15 @@ func TestAStockInstallationIsSilent(t *testing.T) {
 // The value in force counts, whatever the sources below it say.
 func TestSettingsThatMatter(t *testing.T) {
 	yes := true
-	on := func(s *model.FelixConfigurationSpec) { s.BPFEnabled, s.WireguardEnabled = &yes, &yes }
+	on := func(s *model.FelixConfigurationSpec) { s.BPFEnabled, s.WireguardHostEncryptionEnabled = &yes, &yes }
 	r := model.NewSet(felixConfiguration("default", on), felixConfiguration("node.n1",
 		func(s *model.FelixConfigurationSpec) { s.PolicySyncPathPrefix = "/var/run/nodeagent" }),
-		felixConfiguration("node.n2", func(s *model.FelixConfigurationSpec) { s.WireguardEnabled = &yes }),
+		felixConfiguration("node.n2", func(s *model.FelixConfigurationSpec) { s.WireguardHostEncryptionEnabled = &yes }),
 		model.NewObject(model.ResourceKey(model.KindIPPool, "pods"), &model.IPPool{Spec: model.IPPoolSpec{
 			CIDR: "10.244.0.0/16", VXLANMode: "CrossSubnet"}}))
-	local := felixconfig.NewLocal([]string{"FELIX_WIREGUARDENABLED=false", "FELIX_DEBUGMEMORYPROFILEPATH=/p",
+	local := felixconfig.NewLocal([]string{"FELIX_WIREGUARDHOSTENCRYPTIONENABLED=false", "FELIX_DEBUGMEMORYPROFILEPATH=/p",
 		"FELIX_FOO=1",
-		"FELIX_IPINIPMTU=big", "FELIX_WIREGUARDENABLEDV6=yes"}, "", "")
+		"FELIX_IPINIPMTU=big", "FELIX_WIREGUARDINTERFACENAME=wg0"}, "", "")
 	env := map[string]string{"CALICO_NETWORKING_BACKEND": "none", "ETCD_PASSWORD": "x"}
 	got := lines(Here(Input{Reader: r, Node: "n1", Local: local, IPVS: true, Unread: []string{"AdminNetworkPolicy"},
 		Getenv: func(name string) string { return env[name] }}))
@@ -156,14 +156,14 @@ FelixConfiguration/default: bpfEnabled=true (danger)
 FELIX_DEBUGMEMORYPROFILEPATH in the environment: debugMemoryProfilePath=/p
 FELIX_IPINIPMTU in the environment: ipipMTU (wrong value)=big
 FelixConfiguration/node.n1: policySyncPathPrefix=/var/run/nodeagent
-FELIX_WIREGUARDENABLEDV6 in the environment: wireguardEnabledV6=yes (danger)
+FELIX_WIREGUARDINTERFACENAME in the environment: wireguardInterfaceName=wg0
 Kubernetes: AdminNetworkPolicy=in use (danger)
 the interface kube-ipvs0: kube-proxy-ipvs=in use (danger)`
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	if want := []string{"AdminNetworkPolicy", "BaselineAdminNetworkPolicy", "bpfEnabled", "kube-proxy-ipvs",
-		"wireguardEnabled", "wireguardEnabledV6"}; !slices.Equal(Holding(), want) {
+		"wireguardHostEncryptionEnabled"}; !slices.Equal(Holding(), want) {
 		t.Errorf("these hold a node: %q", Holding())
 	}
 }
@@ -172,10 +172,10 @@ the interface kube-ipvs0: kube-proxy-ipvs=in use (danger)`
 // have these texts.
 func TestValuesOfThisHost(t *testing.T) {
 	for environment, want := range map[string]string{
-		"FELIX_BPFENABLED=none":       "",
-		"FELIX_WIREGUARDENABLED=None": "",
-		"FELIX_BPFENABLED=yes":        "FELIX_BPFENABLED in the environment: bpfEnabled=yes (danger)",
-		"FELIX_ETCDPASSWORD=hunter2":  "FELIX_ETCDPASSWORD in the environment: ETCDPASSWORD=(set)",
+		"FELIX_BPFENABLED=none":                     "",
+		"FELIX_WIREGUARDHOSTENCRYPTIONENABLED=None": "",
+		"FELIX_BPFENABLED=yes":                      "FELIX_BPFENABLED in the environment: bpfEnabled=yes (danger)",
+		"FELIX_ETCDPASSWORD=hunter2":                "FELIX_ETCDPASSWORD in the environment: ETCDPASSWORD=(set)",
 		"FELIX_ETCDENDPOINTS=https://root:hunter2@h:2379": "FELIX_ETCDENDPOINTS in the environment: " +
 			"EtcdEndpoints=https://(hidden)@h:2379",
 	} {

@@ -91,6 +91,8 @@ var testMethods = []testMethod{
 	{"bridge fdb show dev vxlan", checkFiles, "TestVXLANPacketsInTheKernel has such a device"},
 	{"ip neigh show dev vxlan", checkFiles, "TestVXLANPacketsInTheKernel has such a device"},
 	{"ip route show dev vxlan", checkFiles, "TestVXLANPacketsInTheKernel has such a device"},
+	{"ip rule show priority 99", checkFiles, "TestVMWireGuard has such a rule"},
+	{"ip route show table 1", checkFiles, "TestVMWireGuard has such a table"},
 	{"dir=$(mktemp -d)", checkFiles, "it needs minutes to compile"},
 	{"CGO_ENABLED=1 go build", checkGo, "it needs minutes to compile"},
 	{"MANX_BIN=$dir", checkGo, "it needs minutes"},

@@ -49,7 +49,7 @@ func crowdSize(t *testing.T) int {
 // comes changes nothing of the others'.
 func TestVXLANTwoHundredNodes(t *testing.T) {
 	size := crowdSize(t)
-	x := &crowd{vxlan: newVXLAN(t, "CrossSubnet"), blocks: map[string][]string{},
+	x := &crowd{vxlan: newVXLAN(t, "vm", "CrossSubnet"), blocks: map[string][]string{},
 		tunnel: map[string][]string{}}
 	store, err := etcd.Open(t.Context(), etcd.Config{Endpoints: []string{x.n1.EtcdSocket()}}, zap.NewNop())
 	must(t, err)

@@ -28,7 +28,7 @@ func TestVMWireGuard(t *testing.T) {
 	if os.Getenv("MANX_VM") == "" {
 		t.Skip("it needs a kernel with WireGuard; `make test-vm` runs it on one that has")
 	}
-	v := &encrypted{vxlan: newVXLAN(t, "Always")}
+	v := &encrypted{vxlan: newVXLAN(t, "vw", "Always")}
 	for _, n := range []*lab.Node{v.n1, v.n2} {
 		v.wires = append(v.wires, packet.Open(t, n.Namespace, "eth0"))
 	}
