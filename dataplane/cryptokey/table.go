@@ -43,21 +43,10 @@ func NewTable(f model.Family) *Table {
 		hosts: map[netip.Addr]int{}}
 }
 
-// PublicKey returns the key that a node publishes for a family, as text; empty: none.
-func PublicKey(n *model.Node, f model.Family) string {
-	switch {
-	case n == nil:
-		return ""
-	case f == model.IPv6:
-		return n.Status.WireguardPublicKeyV6
-	}
-	return n.Status.WireguardPublicKey
-}
-
 func claimOf(name string, n *model.Node, f model.Family) claim {
 	c := claim{Node: Node{Name: name, Address: address(n, f)}, created: n.CreationTimestamp.Time}
 	var err error
-	switch text := PublicKey(n, f); {
+	switch text := n.PublicKey(f); {
 	case text == "":
 		c.err = name + " publishes no key"
 	case !c.Address.IsValid():

@@ -37,6 +37,7 @@ func TestDropsHaveReasons(t *testing.T) {
 		config, set := droppingState()
 		config.Felix = &felixconfig.Local{}
 		config.Felix.Spec.NftablesFilterDenyAction = action
+		config.EncryptionRequired, config.Felix.Spec.WireguardEnabled = true, new(true)
 		c := Build(config, set, nil)
 		c.SetLimited([]Limit{{Interface: "cali1"}, {Interface: "cali1", To: true}})
 		c.Settle()

@@ -18,7 +18,7 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 		if l.Kind != kernel.KindWireGuard {
 			s.have = nil
 		}
-		s.decideActive(cryptokey.PublicKey(h.Own, s.Family) != "", l, t.config.Now())
+		s.decideActive(h.Own.PublicKey(s.Family) != "", l, t.config.Now())
 		if !s.active {
 			s.plan = cryptokey.Plan{}
 			clear(s.proving)

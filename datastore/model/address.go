@@ -40,6 +40,17 @@ func (n *Node) Addresses() []netip.Addr {
 	return list
 }
 
+// PublicKey returns the key of WireGuard that a node publishes for a family, as text; empty: none. n may be nil.
+func (n *Node) PublicKey(f Family) string {
+	switch {
+	case n == nil:
+		return ""
+	case f == IPv6:
+		return n.Status.WireguardPublicKeyV6
+	}
+	return n.Status.WireguardPublicKey
+}
+
 // TunnelAddress is the address that a node has on one of its tunnel devices.
 type TunnelAddress struct {
 	Device  string

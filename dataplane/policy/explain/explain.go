@@ -134,6 +134,7 @@ func (e *explanation) follow() {
 	}
 	from, to := a.Source.Node, a.Destination.Node
 	e.leaveByTunnel()
+	e.noteEncryption()
 	local := from == to || a.Source.Kind == kindOutside || a.Destination.Kind == kindOutside
 	if a.Source.Kind != kindOutside {
 		e.hop(from, local)

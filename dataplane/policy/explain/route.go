@@ -17,7 +17,7 @@ func (e *explanation) route(node string) {
 		a.Routes = append(a.Routes, Route{Node: node, Prefix: prefixOf(a.Destination.Address), Next: "the node itself"})
 		return
 	}
-	if node == e.world.Local && e.world.Route != nil {
+	if node == e.world.Local && e.world.Route != nil && !e.encrypted(node, a.Destination) {
 		if r, _ := e.world.Route(a.Destination.Address); r.Next != "" {
 			r.Node = node
 			a.Routes = append(a.Routes, r)
@@ -40,6 +40,9 @@ func (e *explanation) route(node string) {
 // nextHop is the way from a node to that of the destination: by VXLAN the gateway is the address of its tunnel.
 func (e *explanation) nextHop(node string) string {
 	d := e.answer.Destination
+	if e.encrypted(node, d) {
+		return "dev " + e.tunnel(node, d)
+	}
 	next, way := e.nodeAddress(d.Node, d.Address), e.reach(node, d)
 	if way.Encapsulation == ippool.VXLAN {
 		outer := next
@@ -87,7 +90,41 @@ func (e *explanation) nodeAddress(node string, same netip.Addr) netip.Addr {
 }
 
 // tunnel is the interface of the tunnel between a node and the node of a workload; empty for none.
-func (e *explanation) tunnel(node string, d End) string { return e.reach(node, d).Device() }
+func (e *explanation) tunnel(node string, d End) string {
+	if e.encrypted(node, d) {
+		return deviceOf[familyOf(d.Address)]
+	}
+	return e.reach(node, d).Device()
+}
+
+// deviceOf has the devices of WireGuard.
+var deviceOf = map[model.Family]string{model.IPv4: model.DeviceWireguard, model.IPv6: model.DeviceWireguardV6}
+
+// encrypted reports whether packets from a node to a workload of another one are encrypted: both publish a key.
+func (e *explanation) encrypted(node string, d End) bool {
+	return d.isWorkload() && d.Node != node && e.publishes(node, d) && e.publishes(d.Node, d)
+}
+
+func (e *explanation) publishes(node string, d End) bool {
+	n := model.Get[model.Node](e.world.Objects, model.ResourceKey(model.KindNode, node))
+	return n.PublicKey(familyOf(d.Address)) != ""
+}
+
+// noteEncryption says whether the packet is encrypted between two nodes, if one of them encrypts at all.
+func (e *explanation) noteEncryption() {
+	from, to := e.answer.Source, e.answer.Destination
+	if from.Kind == kindOutside || !to.isWorkload() || from.Node == to.Node {
+		return
+	}
+	switch a, b := e.publishes(from.Node, to), e.publishes(to.Node, to); {
+	case a && b:
+		e.note("WireGuard encrypts it between the nodes %s and %s, which both publish a key", from.Node, to.Node)
+	case a:
+		e.note("it is not encrypted between the nodes: %s publishes no key for WireGuard", to.Node)
+	case b:
+		e.note("it is not encrypted between the nodes: %s publishes no key for WireGuard", from.Node)
+	}
+}
 
 // reach is the encapsulation between a node and the node of a workload.
 func (e *explanation) reach(node string, d End) ippool.Reach {

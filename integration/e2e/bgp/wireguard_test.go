@@ -141,7 +141,7 @@ func (v *encrypted) testKilled(t *testing.T) {
 	must(t, err)
 	before := v.key(t, v.n2)
 	v.n2.Manxd().Kill()
-	must(t, v.n2.StartManxd(v.n2.Flags()...))
+	must(t, v.n2.StartManxd())
 	must(t, v.n2.Ready(limit))
 	v.secretTo(t, v.n2)
 	if after := v.key(t, v.n2); before == "" || after != before {
