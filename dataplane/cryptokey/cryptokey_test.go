@@ -61,6 +61,9 @@ func TestDecide(t *testing.T) {
 	if n := p.Peers["n2"]; len(p.Peers) != 1 || n.Key != k2 || n.Address != netip.MustParseAddr("192.0.2.2") {
 		t.Errorf("the peers are %v", p.Peers)
 	}
+	if want := map[netip.Prefix]wireguard.Key{prefix("192.0.2.2/32"): k2}; !maps.Equal(p.Hosts, want) {
+		t.Errorf("the hosts are %v", p.Hosts)
+	}
 	if len(p.Plain) != 1 || p.Plain["n3"] != "n3 publishes no key" {
 		t.Errorf("plain: %v", p.Plain)
 	}

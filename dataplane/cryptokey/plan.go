@@ -34,6 +34,9 @@ type Plan struct {
 	// Plain has, for each other node that is no peer, the reason.
 	Plain map[string]string
 	Ways  map[netip.Prefix]Way
+	// Hosts are the own addresses of the peers, from which they answer workloads that reach them unencrypted. Packets
+	// to them are not encrypted.
+	Hosts map[netip.Prefix]wireguard.Key
 	// Refused has the prefixes that have no way, with the reason.
 	Refused map[netip.Prefix]string
 }
@@ -41,7 +44,7 @@ type Plan struct {
 // Decide returns the plan. What belongs to this host wins over all that other nodes claim.
 func Decide(in Input) Plan {
 	p := Plan{Peers: map[string]Node{}, Plain: map[string]string{}, Ways: map[netip.Prefix]Way{},
-		Refused: map[netip.Prefix]string{}}
+		Hosts: map[netip.Prefix]wireguard.Key{}, Refused: map[netip.Prefix]string{}}
 	for name := range in.Nodes.nodes {
 		if name == in.Node {
 			continue
@@ -53,6 +56,9 @@ func Decide(in Input) Plan {
 			p.Plain[name] = fmt.Sprintf("%s publishes the key of this host, %s", name, in.Node)
 		default:
 			p.Peers[name] = n
+			if in.Nodes.hosts[n.Address] == 1 { // no other node claims it
+				p.Hosts[netip.PrefixFrom(n.Address, n.Address.BitLen())] = n.Key
+			}
 		}
 	}
 	for prefix, name := range in.Places {

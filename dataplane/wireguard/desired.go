@@ -115,6 +115,9 @@ func (s *side) wantDevice(want map[key]value) {
 		}
 		want[key{Kind: peer, Device: s.Device, Peer: n.Key}] = v
 	}
+	for p, k := range s.plan.Hosts {
+		want[key{Kind: allowed, Device: s.Device, Prefix: p}] = value{Peer: k}
+	}
 	for p, w := range s.plan.Ways {
 		if !w.Peer.IsZero() {
 			want[key{Kind: allowed, Device: s.Device, Prefix: p}] = value{Peer: w.Peer}

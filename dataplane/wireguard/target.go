@@ -99,7 +99,7 @@ func New(c Config) *Target {
 		t.sides[i] = &side{Encryption: e, places: map[netip.Prefix]string{}, proving: map[string]time.Time{},
 			moved: map[string]bool{}, stuck: map[string]bool{}}
 	}
-	t.Driver = driver.New(t, driver.Config[key, value]{Name: "wireguard", Part: "encryption",
+	t.Driver = driver.New(t, driver.Config[key, value]{Name: "wireguard", Part: "interfaces",
 		ListLinks: c.Kernel.ListLinks, Now: c.Now, Follows: func(*hoststate.Host) bool { return t.changed }, Look: t.look,
 		Prune: t.prunes})
 	return t
@@ -273,11 +273,12 @@ func (t *Target) tables() (list []kernel.Table) {
 }
 
 // isOwn reports whether a rule is of this target, or of Felix: all packets but those with one bit of the mark, to a
-// table that is not the system's.
+// table that is not the system's. One of this target may have the mark or the table of former settings.
 func (t *Target) isOwn(r kernel.Rule) bool {
 	return r.Not && r.Mark == r.Mask && r.Mark&(r.Mark-1) == 0 && r.Table != kernel.MainTable &&
 		slices.ContainsFunc(t.sides[:], func(s *side) bool {
-			return r.Mark == s.Mark || kernel.Table(s.Table) == r.Table
+			mark, table := r.Mark == s.Mark, kernel.Table(s.Table) == r.Table
+			return mark && table || r.Protocol == kernel.ProtocolCalico && (mark || table)
 		})
 }
 
