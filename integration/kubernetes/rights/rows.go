@@ -23,6 +23,7 @@ const (
 	PluginAlone    = "pods come and go while manxd is away"
 	Passwords      = "a BGPPeer names a Secret"
 	Events         = "another program removes rules"
+	Overlay        = "a pool gets VXLAN"
 	NodeStatus     = "a CalicoNodeStatus is filled in"
 	AnotherRelease = "defaults of another release are found"
 	Retry          = "manxctl retry, with bad objects"
@@ -86,6 +87,7 @@ var Rows = []Row{
 	{By: Start, Account: Daemon, Verbs: "patch", Resources: "nodes/status"},
 	{By: Pods, Account: Daemon, Verbs: "get", Resources: "pods namespaces blockaffinities.calico ipamblocks.calico"},
 	{By: Pods, Account: Daemon, Verbs: "list", Resources: "ipamblocks.calico"},
+	{By: Overlay, Account: Daemon, Verbs: "watch", Resources: "ipamblocks.calico"},
 	{By: Pods, Account: Daemon, Verbs: "patch", Resources: "pods/status"},
 	{By: Pods, Account: Daemon, Verbs: "create update delete",
 		Resources: "blockaffinities.calico ipamblocks.calico ipamhandles.calico"},

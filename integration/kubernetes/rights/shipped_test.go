@@ -37,6 +37,7 @@ var steps = []step{
 	{rights.Passwords, always, (*world).passwords},
 	{rights.Events, always, (*world).events},
 	{rights.NodeStatus, inKubernetes, (*world).nodeStatus},
+	{rights.Overlay, inKubernetes, (*world).overlay},
 	{rights.AnotherRelease, inKubernetes, (*world).anotherRelease},
 	{rights.LoadBalancer, controlling, (*world).loadBalancer},
 	{rights.HostEndpoints, both(inKubernetes, controlling), (*world).hostEndpoints},

@@ -258,6 +258,11 @@ func (w *world) oldNames(t *testing.T) {
 	}
 }
 
+// overlay makes a pool with VXLAN, whose routes follow from the blocks of all nodes.
+func (w *world) overlay(t *testing.T) {
+	w.pool(t, "vxlan", "10.14.0.0/24", 28, `,"vxlanMode":"Always"`)
+}
+
 // nodeStatus is filled in where a request for it exists, and again after another writer was faster.
 func (w *world) nodeStatus(t *testing.T) {
 	w.put(t, "caliconodestatuses", "CalicoNodeStatus", "", "n1", `{"node":"n1","classes":["Agent","BGP","Routes"],
