@@ -13,8 +13,8 @@ import (
 
 // Cleanup removes from the host the objects that agents leave there when they end: all routes of protocols 12 and 80 in
 // the tables of a node, the limits of bandwidth, its own VXLAN and WireGuard devices with their rules and routes, the
-// addresses of its other devices, the entries of neighbours, and those for which the host answers. Workload interfaces stay: they go with their workloads. It
-// returns how many routes, limits, devices and addresses it removed.
+// addresses of its other devices, the entries of neighbours, and those for which the host answers. Workload interfaces
+// stay: they go with their workloads. It returns how many routes, limits, devices and addresses it removed.
 func Cleanup(k Kernel) (removed int, err error) {
 	return cleanup(k, route.OwnTables(), overlay.DeviceNames())
 }

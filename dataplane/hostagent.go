@@ -125,7 +125,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 	wake := func() { h.put(func(b *batch) { b.woken = true }) }
 	h.entries = vxlan.New(c.Kernel, now, wake)
 	h.crypto = wireguard.New(wireguard.Config{Kernel: c.Kernel, Now: now, Required: c.EncryptionRequired,
-		Missing: devices.Missing, Publish: c.Keys})
+		Refuse: h.routes.RefuseToPlace, Missing: devices.Missing, Publish: c.Keys})
 	h.files = endpointstatus.NewFiles(endpointstatus.FilesConfig{
 		Folder: c.EndpointStatusDir, WithPolicy: c.WithPolicy, Connected: c.Connected, Logger: c.Logger, Now: now,
 		Routed: func(e endpointstatus.Endpoint, p netip.Prefix) bool {
@@ -189,6 +189,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 		h.crypto.SeeLink(l)
 	})
 	h.routes.FollowMissing(devices.Missing)
+	h.routes.FollowRefusals(h.crypto.DecideAgain)
 	devices.FollowRoutes(h.routes.LeadThrough)
 	h.host.Underlay.Unread = true
 	h.routes.FollowRoutesOfOthers(h.paths.RoutesChanged)

@@ -77,7 +77,9 @@ func (p *Part) Run(ctx context.Context) error {
 // needed reports whether the routes of a pool, or the peers to which packets are encrypted, follow from blocks.
 func (p *Part) needed(r model.Reader) bool {
 	felix := felixconfig.Merge(r, p.node.Name, p.node.Felix)
-	return overlay.Encrypts(&felix) || slices.ContainsFunc(ippool.Read(r), func(p ippool.Pool) bool { return p.Encapsulation() == ippool.VXLAN })
+	return overlay.Encrypts(&felix) || slices.ContainsFunc(ippool.Read(r), func(p ippool.Pool) bool {
+		return p.Encapsulation() == ippool.VXLAN
+	})
 }
 
 // begin follows the blocks until end is called, which returns when nothing is under way any more.

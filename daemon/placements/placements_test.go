@@ -71,8 +71,8 @@ func block(cidr, node, borrower string) *model.Object {
 	return model.NewObject(model.BlockKey(b.CIDR), b)
 }
 
-// The nodes of blocks and of borrowed addresses are passed on while there is a pool with VXLAN, or WireGuard is on. Else
-// no block is read.
+// The nodes of blocks and of borrowed addresses are passed on while there is a pool with VXLAN, or WireGuard is on.
+// Else no block is read.
 func TestFollows(t *testing.T) {
 	store := memory.New(pool(v3.VXLANModeNever), block("10.244.1.0/30", "n1", ""))
 	tables := datastore.NewTables(zap.NewNop(), "n1")

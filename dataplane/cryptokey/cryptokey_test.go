@@ -30,6 +30,10 @@ func node(i int, created int64, key string) *model.Node {
 	return n
 }
 
+func everywhere(netip.Prefix) bool { return true }
+
+func nothing(netip.Prefix, string) string { return "" }
+
 func prefix(text string) netip.Prefix { return netip.MustParsePrefix(text) }
 
 // newInput is node n1, with a peer n2, n3 without a key, and blocks of all of them.
@@ -38,9 +42,10 @@ func newInput() Input {
 	t.Set("n1", node(1, 1, "k1"))
 	t.Set("n2", node(2, 2, "k2"))
 	t.Set("n3", node(3, 3, ""))
-	return Input{Node: "n1", OwnKey: keyOf("k1"), Nodes: t, Places: map[netip.Prefix]string{
-		prefix("10.244.1.0/26"): "n1", prefix("10.244.2.0/26"): "n2", prefix("10.244.3.0/26"): "n3",
-		prefix("10.244.2.9/32"): "n3", prefix("10.244.1.9/32"): "n2", prefix("10.244.2.7/32"): "n1"}}
+	return Input{InPool: everywhere, Refuse: nothing, Node: "n1", OwnKey: keyOf("k1"), Nodes: t,
+		Places: map[netip.Prefix]string{
+			prefix("10.244.1.0/26"): "n1", prefix("10.244.2.0/26"): "n2", prefix("10.244.3.0/26"): "n3",
+			prefix("10.244.2.9/32"): "n3", prefix("10.244.1.9/32"): "n2", prefix("10.244.2.7/32"): "n1"}}
 }
 
 func TestDecide(t *testing.T) {
@@ -130,12 +135,7 @@ func TestRefusedPrefixes(t *testing.T) {
 	in := newInput()
 	in.Places = map[netip.Prefix]string{prefix("192.0.2.0/26"): "n2", prefix("192.0.2.3/32"): "n2",
 		prefix("10.9.0.0/26"): "n2", prefix("10.244.2.0/26"): "n2"}
-	in.Refuse = func(p netip.Prefix) string {
-		if p == prefix("10.9.0.0/26") {
-			return "it is in no IP pool"
-		}
-		return ""
-	}
+	in.InPool = func(p netip.Prefix) bool { return p != prefix("10.9.0.0/26") }
 	p := Decide(in)
 	want := map[netip.Prefix]string{prefix("192.0.2.0/26"): "192.0.2.1 is the address of this host",
 		prefix("192.0.2.3/32"): "192.0.2.3 is the address of a node", prefix("10.9.0.0/26"): "it is in no IP pool"}
@@ -149,7 +149,7 @@ func TestTableFollowsNodes(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		table, nodes := NewTable(model.IPv6), map[string]*model.Node{}
-		in := Input{Node: "n0", Nodes: table, Places: map[netip.Prefix]string{}}
+		in := Input{InPool: everywhere, Refuse: nothing, Node: "n0", Nodes: table, Places: map[netip.Prefix]string{}}
 		for i := range 5 {
 			in.Places[prefix(fmt.Sprintf("fd10::%d00/120", i+1))] = fmt.Sprintf("n%d", i)
 		}
@@ -189,7 +189,8 @@ func TestTableFollowsNodes(t *testing.T) {
 
 // BenchmarkDecide plans for 5,000 nodes with two blocks each.
 func BenchmarkDecide(b *testing.B) {
-	in := Input{Node: "n0", Nodes: NewTable(model.IPv4), Places: map[netip.Prefix]string{}}
+	in := Input{InPool: everywhere, Refuse: nothing, Node: "n0", Nodes: NewTable(model.IPv4),
+		Places: map[netip.Prefix]string{}}
 	for i := range 5000 {
 		n := node(1, time.Now().Unix(), fmt.Sprint(i))
 		n.Spec.BGP.IPv4Address = netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)}).String()
@@ -201,5 +202,30 @@ func BenchmarkDecide(b *testing.B) {
 	}
 	for b.Loop() {
 		Decide(in)
+	}
+}
+
+// The own address that a node publishes lets it send from there alone if it is no pod's, and nothing that this host
+// needs.
+func TestHostsOfPeers(t *testing.T) {
+	for _, c := range []struct {
+		rule, address string
+		refuse        func(netip.Prefix, string) string
+		want          bool
+	}{
+		{"a host", "192.0.2.4", nothing, true},
+		{"a pod of another node", "10.244.3.9", nothing, false},
+		{"a pod of this host", "10.244.1.5", nothing, false},
+		{"another node's", "192.0.2.2", nothing, false},
+		{"a gateway", "192.0.2.254", func(netip.Prefix, string) string { return "a gateway" }, false},
+	} {
+		in := newInput()
+		in.Refuse = c.refuse
+		n := node(4, 4, "k4")
+		n.Spec.BGP.IPv4Address = c.address + "/24"
+		in.Nodes.Set("n4", n)
+		if _, has := Decide(in).Hosts[prefix(c.address+"/32")]; has != c.want {
+			t.Errorf("%s: %t", c.rule, has)
+		}
 	}
 }

@@ -17,8 +17,10 @@ type Input struct {
 	Places map[netip.Prefix]string
 	// Local are the addresses of workloads of this host.
 	Local []netip.Prefix
-	// Refuse returns why a prefix is not routed to another node; empty if it may be.
-	Refuse func(netip.Prefix) string
+	// InPool reports whether a prefix is in a pool.
+	InPool func(netip.Prefix) bool
+	// Refuse returns why a prefix is not routed to another node, by its name; empty if it may be.
+	Refuse func(p netip.Prefix, node string) string
 }
 
 // Way is where packets to a prefix go.
@@ -56,9 +58,6 @@ func Decide(in Input) Plan {
 			p.Plain[name] = fmt.Sprintf("%s publishes the key of this host, %s", name, in.Node)
 		default:
 			p.Peers[name] = n
-			if in.Nodes.hosts[n.Address] == 1 { // no other node claims it
-				p.Hosts[netip.PrefixFrom(n.Address, n.Address.BitLen())] = n.Key
-			}
 		}
 	}
 	for prefix, name := range in.Places {
@@ -66,7 +65,7 @@ func Decide(in Input) Plan {
 			p.Ways[prefix] = Way{Node: name}
 			continue
 		}
-		if why := in.refuse(prefix); why != "" {
+		if why := in.refuse(prefix, name); why != "" {
 			p.Refused[prefix] = why
 			continue
 		}
@@ -77,22 +76,28 @@ func Decide(in Input) Plan {
 			p.Ways[a] = Way{Node: in.Node}
 		}
 	}
+	for name, n := range p.Peers {
+		h := netip.PrefixFrom(n.Address, n.Address.BitLen())
+		if _, covered := p.around(h); !covered && in.Nodes.hosts[n.Address] == 1 && in.Refuse(h, name) == "" {
+			p.Hosts[h] = n.Key // no other node claims it, no pod has it, and this host needs no server or router there
+		}
+	}
 	return p
 }
 
 // refuse returns why a prefix is not another node's: packets to a host itself never go through the tunnel that needs
 // them.
-func (in Input) refuse(p netip.Prefix) string {
+func (in Input) refuse(p netip.Prefix, node string) string {
 	if own := in.Nodes.nodes[in.Node].Address; own.IsValid() && p.Contains(own) {
 		return fmt.Sprintf("%s is the address of this host", own)
 	}
-	if p.IsSingleIP() && in.Nodes.IsHost(p.Addr()) {
+	if p.IsSingleIP() && in.Nodes.isHost(p.Addr()) {
 		return fmt.Sprintf("%s is the address of a node", p.Addr())
 	}
-	if in.Refuse != nil {
-		return in.Refuse(p)
+	if !in.InPool(p) {
+		return "it is in no IP pool"
 	}
-	return ""
+	return in.Refuse(p, node)
 }
 
 // around returns the way of the longest prefix with an address.

@@ -109,8 +109,8 @@ func (t *Table) Set(name string, n *model.Node) (changed bool) {
 	return true
 }
 
-// IsHost reports whether an address is the own one of a node.
-func (t *Table) IsHost(a netip.Addr) bool { return t.hosts[a] > 0 }
+// isHost reports whether an address is the own one of a node.
+func (t *Table) isHost(a netip.Addr) bool { return t.hosts[a] > 0 }
 
 // of returns a node, or why packets to it cannot be encrypted.
 func (t *Table) of(name string) (n Node, why string) {

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// KindWireGuard is the kind of WireGuard devices, as ip-link(8) has it.
-	KindWireGuard = "wireguard"
+	// kindWireGuard is the kind of WireGuard devices, as ip-link(8) has it.
+	kindWireGuard = "wireguard"
 	// The outer IP header has 20 or 40 bytes, UDP 8, WireGuard's 16 and its authentication tag 16.
 	wireguardOverhead4, wireguardOverhead6 = 60, 80
 
@@ -25,16 +25,16 @@ const (
 // them: the settings do, and the keys of the two nodes.
 var (
 	wireguard = Overlay{
-		Name: "WireGuard", Encapsulation: noPool, Device: model.DeviceWireguard, Kind: KindWireGuard,
-		Family: model.IPv4, Overhead: wireguardOverhead4, NoMAC: true, Packets: wireguardPackets(model.IPv4),
+		Name: "WireGuard", Encapsulation: noPool, Device: model.DeviceWireguard, Kind: kindWireGuard,
+		Family: model.IPv4, Overhead: wireguardOverhead4, Packets: wireguardPackets(model.IPv4),
 		Settings: func(f *model.FelixConfigurationSpec) Settings {
 			return Settings{Enabled: "wireguardEnabled", On: new(is(f.WireguardEnabled)),
 				MTUName: "wireguardMTU", MTU: f.WireguardMTU}
 		},
 	}
 	wireguard6 = Overlay{
-		Name: "WireGuard IPv6", Encapsulation: noPool, Device: model.DeviceWireguardV6, Kind: KindWireGuard,
-		Family: model.IPv6, Overhead: wireguardOverhead6, NoMAC: true, Packets: wireguardPackets(model.IPv6),
+		Name: "WireGuard IPv6", Encapsulation: noPool, Device: model.DeviceWireguardV6, Kind: kindWireGuard,
+		Family: model.IPv6, Overhead: wireguardOverhead6, Packets: wireguardPackets(model.IPv6),
 		Settings: func(f *model.FelixConfigurationSpec) Settings {
 			return Settings{Enabled: "wireguardEnabledV6", On: new(is(f.WireguardEnabledV6)),
 				MTUName: "wireguardMTUV6", MTU: f.WireguardMTUV6}
@@ -78,7 +78,7 @@ type Encryption struct {
 func Encryptions(f *model.FelixConfigurationSpec) (list []Encryption) {
 	mark, _ := encryptionMark(f)
 	for _, o := range all {
-		if o.Kind != KindWireGuard {
+		if o.Kind != kindWireGuard {
 			continue
 		}
 		e := Encryption{Name: o.Name, Device: o.Device, Family: o.Family, On: *o.Settings(f).On,
@@ -142,8 +142,8 @@ func encryptionMark(f *model.FelixConfigurationSpec) (mark uint32, problem strin
 		}
 	}
 	if mark == 0 {
-		return standardEncryptionMark, fmt.Sprintf("%s 0x%x has fewer than three bits: the mark of encrypted packets is "+
-			"0x%x", name, *mask, standardEncryptionMark)
+		return standardEncryptionMark, fmt.Sprintf("%s 0x%x has fewer than three bits: the mark of encrypted packets "+
+			"is 0x%x", name, *mask, standardEncryptionMark)
 	}
 	return mark, ""
 }

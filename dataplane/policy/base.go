@@ -392,8 +392,8 @@ func (s *settings) serviceLoop() []ruleset.Rule {
 // encryption is the chain of unencrypted.
 const encryption = "forward-unencrypted"
 
-// unencrypted drops packets of workloads to addresses of pools that leave this host by another way than encrypted, while
-// that is required. The routes refuse most of them before; these rules hold while routes change, too.
+// unencrypted drops packets of workloads to addresses of pools that leave this host by another way than encrypted,
+// while that is required. The routes refuse most of them before; these rules hold while routes change, too.
 func (s *settings) unencrypted() (rules []ruleset.Rule) {
 	for _, t := range s.tunnels {
 		if !s.encrypted || !t.used || !t.packets.Authentic {

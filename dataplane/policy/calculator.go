@@ -73,8 +73,8 @@ type Config struct {
 	TrustOutside bool
 	// ClampMSS lowers the maximum segment size of TCP connections through this host to the MTU of their routes.
 	ClampMSS bool
-	// EncryptionRequired drops packets of workloads that leave for addresses of pools unencrypted, of families that this
-	// node encrypts.
+	// EncryptionRequired drops packets of workloads that leave for addresses of pools unencrypted, of families that
+	// this node encrypts.
 	EncryptionRequired bool
 	// Overlays are those between nodes; nil: all of this version.
 	Overlays []overlay.Overlay

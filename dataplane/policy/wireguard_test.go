@@ -45,7 +45,8 @@ func TestEncryptedPacketsComeFromAnywhere(t *testing.T) {
 func TestRequiredEncryption(t *testing.T) {
 	four := func(s *model.FelixConfigurationSpec) { s.WireguardEnabled = new(true) }
 	for _, required := range []bool{false, true} {
-		for name, set := range map[string]func(*model.FelixConfigurationSpec){"off": nil, "both": encrypting, "four": four} {
+		for name, set := range map[string]func(*model.FelixConfigurationSpec){"off": nil, "both": encrypting,
+			"four": four} {
 			c := vxlanRulesWith(Config{Node: testNode, EncryptionRequired: required}, nil, set,
 				pod("default", "w", "10.0.0.7", nil))
 			for i, f := range vxlanFamilies {

@@ -94,6 +94,9 @@ func (t *Target) followVTEPs(nodes []string) {
 			delete(t.endpoints, k)
 			if now := t.endpointOf(k); !now.equal(was) {
 				t.followVTEP(node, was, now)
+				if !now.address.IsValid() { // the node is gone, or has none
+					delete(t.endpoints, k)
+				}
 			} else {
 				t.endpoints[k] = was
 			}
@@ -246,7 +249,7 @@ func (r *rules) placed(p netip.Prefix, node string) (route *kernel.Route, note s
 		return nil, fmt.Sprintf("node %s has the address %s, which is in %s itself: the tunnel would lead through "+
 			"itself", node, address, p), false
 	case len(w.hops) == 0:
-		return nil, w.missing(pool), true
+		return nil, w.missing(pool), r.missing[device] == nil
 	}
 	route.Protocol, route.NextHops, route.MTU = r.config.workloadProtocol(), w.hops, w.mtu
 	if p.Addr() == v.Tunnel && p.IsSingleIP() { // it is on the link
@@ -269,14 +272,16 @@ func (r *rules) refuseToPlace(p netip.Prefix, node string) string {
 			return fmt.Sprintf("%s is a gateway of this host", hop.Gateway)
 		}
 	}
+	for a, server := range r.servers {
+		if p.Contains(a) {
+			return fmt.Sprintf("%s is the address of %s", a, server)
+		}
+	}
 	if !p.IsSingleIP() {
 		if other, a := r.vteps(familyOf(p)).Within(p, node); other != "" {
 			return fmt.Sprintf("%s is the address of node %s, and packets to it do not go to node %s", a, other, node)
 		}
 		return ""
-	}
-	if server := r.servers[p.Addr()]; server != "" {
-		return fmt.Sprintf("%s is the address of %s", p.Addr(), server)
 	}
 	if v, err := r.vteps(familyOf(p)).At(p.Addr()); err == nil && v.Node != node {
 		return fmt.Sprintf("%s is the address of node %s", p.Addr(), v.Node)
@@ -285,6 +290,16 @@ func (r *rules) refuseToPlace(p netip.Prefix, node string) string {
 }
 
 func isSingle(p netip.Prefix, _ string) bool { return p.IsSingleIP() }
+
+// RefuseToPlace returns why no packet to a prefix goes to another node, whoever wrote that the node has it; empty if it
+// may. That is so for what this host itself needs, such as its gateways.
+func (t *Target) RefuseToPlace(p netip.Prefix, node string) string {
+	return t.rules.refuseToPlace(p, node)
+}
+
+// FollowRefusals sets a function that is called when RefuseToPlace may differ because gateways or servers of this host
+// do. Call it before the first Flush.
+func (t *Target) FollowRefusals(changed func()) { t.refusalsChanged = changed }
 
 // followGateways decides again about placed prefixes with gateways of the host that came or went.
 func (t *Target) followGateways() {
@@ -298,6 +313,7 @@ func (t *Target) followGateways() {
 	if t.gateways = fresh; maps.Equal(was, fresh) {
 		return
 	}
+	t.refusalsChanged()
 	t.decidePlacedAgain(func(p netip.Prefix, _ string) bool {
 		for _, set := range []map[netip.Addr]bool{was, fresh} {
 			for a := range set {

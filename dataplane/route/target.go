@@ -64,6 +64,7 @@ type Target struct {
 	underlayChanged func(hoststate.Underlay) // may be nil
 	lastUnderlay    hoststate.Underlay
 	waysChanged     func() // may be nil
+	refusalsChanged func()
 
 	changedLinks    bool // something that next hops are resolved with
 	changedUnderlay bool // and it is not about a workload
@@ -91,10 +92,11 @@ func (t *Target) Repairs() ([]reconcile.Repair, int) { return t.table.Repairs() 
 func New(k Kernel, now func() time.Time) *Target {
 	t := &Target{
 		kernel: k, now: now, extras: map[uint32]*extras{},
-		byLink:     map[string]map[netip.Prefix]bool{},
-		decided:    map[question]answer{},
-		departures: map[netip.Prefix]*departure{},
-		placed:     map[netip.Prefix]string{}, placedOn: map[string]map[netip.Prefix]bool{},
+		byLink:          map[string]map[netip.Prefix]bool{},
+		decided:         map[question]answer{},
+		refusalsChanged: func() {},
+		departures:      map[netip.Prefix]*departure{},
+		placed:          map[netip.Prefix]string{}, placedOn: map[string]map[netip.Prefix]bool{},
 		tunnels:   map[netip.Prefix]string{},
 		endpoints: map[endpointKey]endpoint{}, turned: map[netip.Prefix]time.Time{}, held: map[place]time.Time{},
 		rules: &rules{hops: map[netip.Addr]*hop{}, newcomers: map[int]time.Time{},
@@ -113,7 +115,8 @@ func (t *Target) SetServers(servers map[netip.Addr]string) {
 	if !maps.Equal(t.rules.servers, servers) {
 		t.rules.servers, t.rules.nearby.changed = servers, true
 		t.decideWorkloadsAgain()
-		t.decidePlacedAgain(isSingle)
+		t.decidePlacedAgain(func(netip.Prefix, string) bool { return true })
+		t.refusalsChanged()
 	}
 }
 

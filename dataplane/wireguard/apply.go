@@ -19,9 +19,11 @@ func (t *Target) List() (map[key]value, error) {
 	for _, s := range t.sides {
 		if d := s.have; d != nil {
 			have[key{Kind: presence, Device: s.Device}] = value{}
-			have[key{Kind: settings, Device: s.Device}] = value{Port: d.Port, Mark: d.Mark, Keyed: !d.PublicKey.IsZero()}
+			have[key{Kind: settings, Device: s.Device}] = value{Port: d.Port, Mark: d.Mark,
+				Keyed: !d.PublicKey.IsZero()}
 			for _, p := range d.Peers {
-				have[key{Kind: peer, Device: s.Device, Peer: p.Key}] = value{Endpoint: p.Endpoint, Keepalive: p.Keepalive}
+				have[key{Kind: peer, Device: s.Device, Peer: p.Key}] = value{Endpoint: p.Endpoint,
+					Keepalive: p.Keepalive}
 				for _, a := range p.AllowedIPs {
 					have[key{Kind: allowed, Device: s.Device, Prefix: a}] = value{Peer: p.Key}
 				}

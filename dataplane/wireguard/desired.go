@@ -2,6 +2,7 @@ package wireguard
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/manxnet/manx/dataplane/cryptokey"
@@ -23,11 +24,15 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 			s.plan = cryptokey.Plan{}
 			clear(s.proving)
 			clear(s.moved)
+			clear(s.leaving)
 			s.had = false
 			continue
 		}
-		in := cryptokey.Input{Node: h.Node, Nodes: h.Keys(s.Family), Places: s.places, Refuse: refuse(h.PoolTable())}
-		for _, p := range t.input.local {
+		pools := h.PoolTable()
+		inPool := func(p netip.Prefix) bool { return pools.Of(p) != nil }
+		in := cryptokey.Input{Node: h.Node, Nodes: h.Keys(s.Family), Places: s.places,
+			InPool: inPool, Refuse: t.config.Refuse}
+		for _, p := range slices.Concat(t.input.local, t.contested()) {
 			if p.Addr().Is4() == (s.Family == model.IPv4) {
 				in.Local = append(in.Local, p)
 			}
@@ -35,7 +40,9 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 		if s.have != nil {
 			in.OwnKey = s.have.PublicKey
 		}
+		before := s.plan
 		s.plan = cryptokey.Decide(in)
+		s.takeLeave(before, t.config.Now())
 		t.decideMoves(s, l.Index)
 		if l.Kind == kernel.KindWireGuard {
 			s.wantDevice(want)
@@ -108,6 +115,7 @@ func (s *side) routeKey(p netip.Prefix) kernel.RouteKey {
 func (s *side) wantDevice(want map[key]value) {
 	want[key{Kind: presence, Device: s.Device}] = value{}
 	want[key{Kind: settings, Device: s.Device}] = value{Port: s.Port, Mark: s.Mark, Keyed: true}
+	s.wantLeaving(want)
 	for name, n := range s.plan.Peers {
 		v := value{Endpoint: netip.AddrPortFrom(n.Address, s.Port), Keepalive: s.Keepalive}
 		if _, proving := s.proving[name]; proving {
@@ -131,7 +139,7 @@ func (t *Target) wantRoutes(s *side, l kernel.Link, want map[key]value) {
 	for p, w := range s.plan.Ways {
 		v := value{Type: kernel.Throw}
 		switch {
-		case w.Node == t.input.node:
+		case w.Node == t.input.node || !s.On:
 		case !w.Peer.IsZero() && s.moved[w.Node] && l.Kind == kernel.KindWireGuard && l.Up:
 			v = value{Type: kernel.Unicast, Link: l.Index}
 		case t.config.Required:

@@ -75,7 +75,8 @@ func (t *Target) statusOf(s *side, name string, k wireguard.Key, p wireguard.Pee
 		st.Reason = fmt.Sprintf("plain: no handshake with %s yet", name)
 	case p.Handshake.IsZero():
 		st.broken = true
-		st.Reason = fmt.Sprintf("encrypted, but no handshake yet: nothing arrives from %s at UDP port %d", p.Endpoint, s.Port)
+		st.Reason = fmt.Sprintf("encrypted, but no handshake yet: nothing arrives from %s at UDP port %d", p.Endpoint,
+			s.Port)
 	case s.stuck[name]:
 		st.broken = true
 		st.Reason = fmt.Sprintf("encrypted, but no handshake for %.0f s: nothing arrives from %s at UDP port %d",

@@ -15,7 +15,6 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/wireguard"
 	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/dataplane/reconcile"
-	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -34,7 +33,8 @@ const (
 	// proofEvery is the time between two looks for a handshake, proofKeepalive that between packets which begin one.
 	proofEvery     = 200 * time.Millisecond
 	proofKeepalive = time.Second
-	// linger is how long the device stays after the key was withdrawn: the other nodes still encrypt.
+	// linger is how long the device stays after the key was withdrawn, and a peer after its was: the other nodes still
+	// encrypt.
 	linger = 3 * time.Second
 )
 
@@ -47,6 +47,8 @@ type Config struct {
 	Now    func() time.Time
 	// Required sends no packet to addresses of other nodes unencrypted.
 	Required bool
+	// Refuse returns why no route may lead a prefix to another node, by its name; empty if one may.
+	Refuse func(p netip.Prefix, node string) string
 	// Missing returns why the kernel cannot make devices, by name.
 	Missing func() map[string]error
 	// Publish is called with the keys of this node when they have changed; nil: no call. It must not block.
@@ -77,7 +79,8 @@ type side struct {
 	plan    cryptokey.Plan
 	proving map[string]time.Time // peers without a handshake, by node, and since when
 	moved   map[string]bool      // nodes to which packets are encrypted
-	stuck   map[string]bool      // nodes to which packets are sent without an answer
+	leaving map[wireguard.Key]leaving
+	stuck   map[string]bool // nodes to which packets are sent without an answer
 	active  bool
 	until   time.Time // the device lingers
 	had     bool      // the device has existed
@@ -90,6 +93,8 @@ type input struct {
 	list  [2]overlay.Encryption
 	pools string
 	local []netip.Prefix
+	// here are the addresses of the workloads of this host that are in its blocks, in order.
+	here []netip.Prefix
 }
 
 // New makes a Target.
@@ -97,11 +102,11 @@ func New(c Config) *Target {
 	t := &Target{config: c, routes: map[kernel.RouteKey]kernel.Route{}}
 	for i, e := range encryptions(&model.FelixConfigurationSpec{}) {
 		t.sides[i] = &side{Encryption: e, places: map[netip.Prefix]string{}, proving: map[string]time.Time{},
-			moved: map[string]bool{}, stuck: map[string]bool{}}
+			moved: map[string]bool{}, stuck: map[string]bool{}, leaving: map[wireguard.Key]leaving{}}
 	}
 	t.Driver = driver.New(t, driver.Config[key, value]{Name: "wireguard", Part: "interfaces",
-		ListLinks: c.Kernel.ListLinks, Now: c.Now, Follows: func(*hoststate.Host) bool { return t.changed }, Look: t.look,
-		Prune: t.prunes})
+		ListLinks: c.Kernel.ListLinks, Now: c.Now, Follows: func(*hoststate.Host) bool { return t.changed },
+		Look: t.look, Prune: t.prunes})
 	return t
 }
 
@@ -113,7 +118,8 @@ func encryptions(f *model.FelixConfigurationSpec) (list [2]overlay.Encryption) {
 // prunes reports whether leftovers may be removed: the desired objects are all there are.
 func (t *Target) prunes(h *hoststate.Host) bool {
 	t.host = h
-	return h.DatastoreSynced && (t.synced || !slices.ContainsFunc(t.sides[:], func(s *side) bool { return s.On }))
+	return h.DatastoreSynced && !h.PolicyOnly && (t.synced ||
+		!slices.ContainsFunc(t.sides[:], func(s *side) bool { return s.On }))
 }
 
 // Place takes over on which nodes prefixes are, by IPAM's blocks; an empty node: on none any more. synced is set once
@@ -157,7 +163,7 @@ func (t *Target) SetState(h *hoststate.Host) {
 // note takes over a state. It reports whether the objects may differ: most changes of workloads of this host matter to
 // none.
 func (t *Target) note(h *hoststate.Host) bool {
-	old := t.input
+	old, contested := t.input, t.contested()
 	if h.Concerned {
 		t.input = inputOf(h)
 	}
@@ -165,7 +171,20 @@ func (t *Target) note(h *hoststate.Host) bool {
 		s.Encryption = t.input.list[i]
 	}
 	return h.KeysChanged || old.list != t.input.list || old.pools != t.input.pools ||
-		!slices.Equal(old.local, t.input.local)
+		!slices.Equal(old.local, t.input.local) || !slices.Equal(contested, t.contested())
+}
+
+// contested returns the addresses of workloads of this host that a block of IPAM has on another node: the workload
+// wins.
+func (t *Target) contested() (list []netip.Prefix) {
+	for _, a := range t.input.here {
+		for _, s := range t.sides {
+			if node := s.places[a]; node != "" && node != t.input.node {
+				list = append(list, a)
+			}
+		}
+	}
+	return list
 }
 
 func inputOf(h *hoststate.Host) (in input) {
@@ -185,12 +204,17 @@ func inputOf(h *hoststate.Host) (in input) {
 	for _, w := range h.Usable() {
 		addresses, _ := h.Addresses(w)
 		for _, a := range addresses {
-			if a = a.Masked(); !slices.ContainsFunc(in.local, func(b netip.Prefix) bool { return b.Contains(a.Addr()) }) {
+			if a = a.Masked(); !slices.ContainsFunc(in.local, func(b netip.Prefix) bool {
+				return b.Contains(a.Addr())
+			}) {
 				in.local = append(in.local, a)
+			} else {
+				in.here = append(in.here, a)
 			}
 		}
 	}
 	slices.SortFunc(in.local, netip.Prefix.Compare)
+	slices.SortFunc(in.here, netip.Prefix.Compare)
 	return in
 }
 
@@ -198,12 +222,13 @@ func inputOf(h *hoststate.Host) (in input) {
 func (t *Target) look() {
 	var errs []error
 	for _, s := range t.sides {
+		before := s.have
 		if s.have = nil; t.Link(s.Device).Kind != kernel.KindWireGuard {
 			continue
 		}
 		d, err := t.config.Kernel.WireGuard(s.Device)
 		if err == nil {
-			s.see(&d, t.config.Now())
+			s.see(before, &d, t.config.Now())
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
@@ -222,11 +247,11 @@ func (t *Target) look() {
 	t.failed = errors.Join(errs...)
 }
 
-// see takes over the state of a device.
-func (s *side) see(d *wireguard.Device, now time.Time) {
+// see takes over the state of a device; before is the last one, nil if there was none.
+func (s *side) see(before, d *wireguard.Device, now time.Time) {
 	sent := map[wireguard.Key]uint64{}
-	if s.have != nil {
-		for _, p := range s.have.Peers {
+	if before != nil {
+		for _, p := range before.Peers {
 			sent[p.Key] = p.Sent
 		}
 	}
@@ -243,9 +268,9 @@ func (s *side) see(d *wireguard.Device, now time.Time) {
 	}
 	for name, n := range s.plan.Peers {
 		p := byKey[n.Key]
-		if before, known := sent[n.Key]; !known || now.Sub(p.Handshake) < rejectAfter {
+		if last, known := sent[n.Key]; !known || now.Sub(p.Handshake) < rejectAfter {
 			delete(s.stuck, name)
-		} else if p.Sent > before {
+		} else if p.Sent > last {
 			s.stuck[name] = true
 		}
 	}
@@ -286,7 +311,8 @@ func (t *Target) isOwn(r kernel.Rule) bool {
 func (t *Target) Flush() (steps, failures int, err error) {
 	now := t.config.Now()
 	for _, s := range t.sides {
-		if s.active && !s.On && !now.Before(s.until) {
+		end, leave := s.leavingEnds()
+		if s.active && !s.On && !now.Before(s.until) || leave && !now.Before(end) {
 			t.Touch(s.Device)
 		}
 		if len(s.proving) > 0 {
@@ -308,6 +334,9 @@ func (t *Target) Next() time.Duration {
 		if len(s.proving) > 0 {
 			next = min(next, proofEvery)
 		}
+		if end, leave := s.leavingEnds(); leave {
+			next = min(next, max(end.Sub(t.config.Now()), time.Millisecond))
+		}
 		if s.active && !s.On {
 			next = min(next, max(s.until.Sub(t.config.Now()), time.Millisecond))
 		}
@@ -327,16 +356,6 @@ func (t *Target) publish() {
 		t.config.Publish(keys)
 	}
 	t.keys = keys
-}
-
-// pools are those of the state.
-func refuse(pools ippool.Table) func(netip.Prefix) string {
-	return func(p netip.Prefix) string {
-		if pools.Of(p) == nil {
-			return "it is in no IP pool"
-		}
-		return ""
-	}
 }
 
 var _ driver.Objects[key, value] = (*Target)(nil)

@@ -37,6 +37,8 @@ type rig struct {
 	set    model.Set
 	now    time.Time
 	keys   Keys
+	// refused are prefixes that no route leads to another node.
+	refused map[netip.Prefix]string
 }
 
 func newRig(t testing.TB, required bool, nodes ...*model.Object) *rig {
@@ -56,6 +58,7 @@ func newRig(t testing.TB, required bool, nodes ...*model.Object) *rig {
 func (r *rig) start(required, synced bool) {
 	r.host = hoststate.New("n1", nil)
 	r.target = New(Config{Kernel: r.kernel, Now: func() time.Time { return r.now }, Required: required,
+		Refuse:  func(p netip.Prefix, _ string) string { return r.refused[p] },
 		Missing: func() map[string]error { return nil }, Publish: func(k Keys) { r.keys = k }})
 	for i := 1; i < 10; i++ {
 		r.target.Place(block(i), fmt.Sprintf("n%d", i))
@@ -316,7 +319,8 @@ func TestAllowedIPsFollowTheBlocks(t *testing.T) {
 	borrowed := netip.MustParsePrefix("10.244.2.9/32")
 	r.target.Place(borrowed, "n3")
 	log := r.later(time.Second)
-	if len(log) != 2 || !strings.Contains(log[0], "adds [10.244.2.9/32]") || !strings.Contains(log[1], "10.244.2.9/32 dev") {
+	if len(log) != 2 || !strings.Contains(log[0], "adds [10.244.2.9/32]") ||
+		!strings.Contains(log[1], "10.244.2.9/32 dev") {
 		t.Errorf("a borrowed address: %q", log)
 	}
 	r.target.Place(borrowed, "n2")
@@ -359,7 +363,8 @@ func TestChangesOfOthersAreRepaired(t *testing.T) {
 	if a := r.allowed(); len(a) != 1 || !slices.Equal(a["192.0.2.2:51820"], []netip.Prefix{block(2)}) {
 		t.Errorf("the peers are %v", a)
 	}
-	if d, _ := r.kernel.WireGuard(device); d.Port != 51820 || d.Mark != mark || d.PublicKey != kerneltest.PublicKey(ownKey) {
+	if d, _ := r.kernel.WireGuard(device); d.Port != 51820 || d.Mark != mark ||
+		d.PublicKey != kerneltest.PublicKey(ownKey) {
 		t.Errorf("the device is %+v", d)
 	}
 	r.wantWay("a rule was deleted", 2, "unicast")
@@ -380,7 +385,8 @@ func TestChangesOfOthersAreRepaired(t *testing.T) {
 	r.wantWay("a new device", 2, "unicast")
 }
 
-// When the settings end it, the key is withdrawn first; everything stays until the others had time to hear of it.
+// When the settings end it, nothing more is encrypted, and the key is withdrawn. The device, with its peers, stays
+// until the others had time to hear of it.
 func TestDisable(t *testing.T) {
 	r := newRig(t, false, node(2, "k2"))
 	r.put(node(1, ownKey))
@@ -388,11 +394,13 @@ func TestDisable(t *testing.T) {
 	r.shake("k2")
 	r.later(time.Second)
 	r.put(felix(false))
-	if log := r.flush(); len(log) > 0 || len(r.keys) > 0 {
+	if log := r.flush(); len(log) != 1 || len(r.keys) > 0 {
 		t.Errorf("at once: %q, published %v", log, r.keys)
 	}
-	r.later(time.Minute)
-	r.wantWay("the key is still there", 2, "unicast")
+	r.wantWay("at once", 2, "throw")
+	if log := r.later(time.Minute); len(log) > 0 {
+		t.Errorf("the key is still there: %q", log)
+	}
 	r.put(node(1, ""))
 	if log := r.later(linger - time.Second); len(log) > 0 || r.target.Next() > time.Second {
 		t.Errorf("soon after: %q", log)
@@ -406,6 +414,30 @@ func TestDisable(t *testing.T) {
 	}
 	if rows := r.target.Rows(); len(rows) > 0 {
 		t.Errorf("%+v", rows)
+	}
+}
+
+// A node that withdraws its key is received from as before until it had time to hear of the change, unless another node
+// has its addresses.
+func TestPeersLeave(t *testing.T) {
+	r := newRig(t, false, node(2, "k2"))
+	r.flush()
+	r.shake("k2")
+	r.later(time.Second)
+	r.put(node(2, ""))
+	if log := r.flush(); len(log) != 1 || !strings.HasPrefix(log[0], "replace throw 10.244.2.0/26") {
+		t.Errorf("at once: %q", log)
+	}
+	r.later(linger - time.Millisecond)
+	if d, _ := r.kernel.WireGuard(device); len(d.Peers) != 1 || len(d.Peers[0].AllowedIPs) == 0 {
+		t.Errorf("soon after: %+v", d)
+	}
+	if next := r.target.Next(); next > time.Millisecond {
+		t.Errorf("the next step is in %s", next)
+	}
+	r.later(time.Millisecond)
+	if d, _ := r.kernel.WireGuard(device); len(d.Peers) != 0 {
+		t.Errorf("in the end: %+v", d)
 	}
 }
 
@@ -427,8 +459,8 @@ func TestRequired(t *testing.T) {
 
 // Whatever call fails, its reason is known, no packet is led to a peer that is not there, and the end is as without.
 func TestFailuresAreRepeated(t *testing.T) {
-	for _, method := range []string{"WireGuard", "SetWireGuard", "ChangePeers", "DropAllowedIPs", "ListRules", "AddRule",
-		"DeleteRule", "ListRoutes", "ListLinks", "ApplyRoutes"} {
+	for _, method := range []string{"WireGuard", "SetWireGuard", "ChangePeers", "DropAllowedIPs", "ListRules",
+		"AddRule", "DeleteRule", "ListRoutes", "ListLinks", "ApplyRoutes"} {
 		for nth := 1; nth <= 6; nth++ {
 			r := newRig(t, false, node(2, "k2"), node(3, ""))
 			r.kernel.Fail(method, nth, errors.New("no room"))
@@ -475,5 +507,49 @@ func TestSizes(t *testing.T) {
 		if got := size(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
+	}
+}
+
+// A prefix that holds what this host needs has no way, as soon as that is known, and the notice says why.
+func TestRefusedByTheRoutes(t *testing.T) {
+	r := newRig(t, false, node(2, "k2"))
+	r.flush()
+	r.shake("k2")
+	r.later(time.Second)
+	r.wantWay("a block", 2, "unicast")
+	r.refused = map[netip.Prefix]string{block(2): "10.244.2.1 is a gateway of this host"}
+	r.target.DecideAgain()
+	r.flush()
+	if d, _ := r.kernel.WireGuard(device); slices.Contains(d.Peers[0].AllowedIPs, block(2)) {
+		t.Errorf("the peer may have it: %+v", d)
+	}
+	routes, _ := r.kernel.ListRoutes(table)
+	if slices.ContainsFunc(routes, func(k kernel.Route) bool { return k.Dst == block(2) }) {
+		t.Errorf("the routes are %v", routes)
+	}
+	if list := r.target.Notices(); !slices.ContainsFunc(list, func(n reconcile.Notice) bool {
+		return strings.Contains(n.Text, "10.244.2.1 is a gateway of this host")
+	}) {
+		t.Errorf("the notices are %+v", list)
+	}
+}
+
+// An address of a workload of this host stays here, whichever node a block of IPAM names, from the claim on.
+func TestOwnWorkloadsStay(t *testing.T) {
+	r := newRig(t, false, node(2, "k2"))
+	r.flush()
+	r.shake("k2")
+	r.later(time.Second)
+	pod := netip.MustParsePrefix("10.244.1.5/32")
+	r.target.input.here = []netip.Prefix{pod}
+	r.target.Place(pod, "n2")
+	r.flush()
+	if d, _ := r.kernel.WireGuard(device); slices.Contains(d.Peers[0].AllowedIPs, pod) {
+		t.Errorf("n2 may send as the workload: %+v", d)
+	}
+	routes, _ := r.kernel.ListRoutes(table)
+	if i := slices.IndexFunc(routes, func(k kernel.Route) bool { return k.Dst == pod }); i < 0 ||
+		routes[i].Type != kernel.Throw {
+		t.Errorf("the routes are %v", routes)
 	}
 }

@@ -131,7 +131,9 @@ func (f *Kernel) ChangePeers(name string, changes []wireguard.Change) error {
 			if c.Remove {
 				f.logf("remove peer %s of %s", c.Key, name)
 				delete(t.peers, c.Key)
-				maps.DeleteFunc(t.allowedIPs, func(_ netip.Prefix, holder wireguard.Key) bool { return holder == c.Key })
+				maps.DeleteFunc(t.allowedIPs, func(_ netip.Prefix, holder wireguard.Key) bool {
+					return holder == c.Key
+				})
 				continue
 			}
 			if c.Key == t.key {
@@ -180,11 +182,4 @@ func (f *Kernel) ShakeHands(name string, peer wireguard.Key, at time.Time) error
 	p.Handshake = at
 	t.peers[peer] = p
 	return nil
-}
-
-// Without removes the support of a kind of devices from the kernel.
-func (f *Kernel) Without(kind string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.without[kind] = true
 }

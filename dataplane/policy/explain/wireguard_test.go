@@ -17,19 +17,20 @@ func TestEncryptedWay(t *testing.T) {
 		note     string
 	}{
 		{"no keys", "", "", "via 10.0.0.2", ""},
-		{"both", "k1", "k2", "dev wireguard.cali", "WireGuard encrypts it between the nodes n1 and n2, which both publish " +
-			"a key"},
-		{"not the other one", "k1", "", "via 10.0.0.2", "it is not encrypted between the nodes: n2 publishes no key for " +
-			"WireGuard"},
-		{"not the own one", "", "k2", "via 10.0.0.2", "it is not encrypted between the nodes: n1 publishes no key for " +
-			"WireGuard"},
+		{"both", "k1", "k2", "dev wireguard.cali", "WireGuard encrypts it between the nodes n1 and n2, which both " +
+			"publish a key"},
+		{"not the other one", "k1", "", "via 10.0.0.2", "it is not encrypted between the nodes: n2 publishes no key " +
+			"for WireGuard"},
+		{"not the own one", "", "k2", "via 10.0.0.2", "it is not encrypted between the nodes: n1 publishes no key " +
+			"for WireGuard"},
 	} {
 		one, two := node("n1", model.NodeBGPSpec{IPv4Address: "10.0.0.1/24"}),
 			node("n2", model.NodeBGPSpec{IPv4Address: "10.0.0.2/24"})
 		one.Value.(*model.Node).Status.WireguardPublicKey = c.own
 		two.Value.(*model.Node).Status.WireguardPublicKey = c.far
-		answer, err := Explain(Computed(model.NewSet(one, two, pod("a", "n1", podA4+"/32"), pod("b", "n2", podB4+"/32")),
-			policy.Config{}), Question{Source: "pod/default/a", Destination: "pod/default/b"})
+		answer, err := Explain(Computed(model.NewSet(one, two, pod("a", "n1", podA4+"/32"),
+			pod("b", "n2", podB4+"/32")), policy.Config{}), Question{Source: "pod/default/a",
+			Destination: "pod/default/b"})
 		if err != nil {
 			t.Fatal(err)
 		}

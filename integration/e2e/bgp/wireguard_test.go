@@ -16,7 +16,8 @@ import (
 // secret is in packets of pods, to be found on the link between the nodes.
 const secret = "sixteen secrets!"
 
-// encrypted is a cluster of three nodes with pools of VXLAN, of which n1 and n2 have WireGuard, and what arrives at these two.
+// encrypted is a cluster of three nodes with pools of VXLAN, of which n1 and n2 have WireGuard, and what arrives at
+// these two.
 type encrypted struct {
 	*vxlan
 	wires []*packet.Port // what arrives at n1 and n2
@@ -37,8 +38,8 @@ func TestVMWireGuard(t *testing.T) {
 	v.enable(t, true)
 	v.secretTo(t, v.n2)
 	v.plain(t, v.n3)
-	for n, want := range map[string]string{"node n2 IPv4": "encrypted, handshake", "node n2 IPv6": "encrypted, handshake",
-		"node n3 IPv4": "plain: n3 publishes no key"} {
+	for n, want := range map[string]string{"node n2 IPv4": "encrypted, handshake",
+		"node n2 IPv6": "encrypted, handshake", "node n3 IPv4": "plain: n3 publishes no key"} {
 		v.says(t, n, want)
 	}
 	t.Run("the daemon is killed", v.testKilled)
