@@ -95,6 +95,9 @@ func (t *Target) holdLearned(p netip.Prefix, s *state, now kernel.Route, fresh d
 func (t *Target) holdPlaced(p netip.Prefix, shape uint32, now kernel.Route, fresh decision) decision {
 	turned := t.turned[t.rules.config.Pools.Of(p).CIDR]
 	node, vteps := t.placed[p], t.rules.vteps(familyOf(p))
+	if t.rules.refuseToPlace(p, node) != "" {
+		return fresh
+	}
 	_, err := vteps.Of(node)
 	if now.Protocol == kernel.ProtocolBIRD || !vteps.Address(node).IsValid() ||
 		overlay.HasVTEPs(t.rules.overlayOf(&now)) && err != nil || !t.rules.alive(now.NextHops[0]) {

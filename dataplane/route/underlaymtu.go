@@ -27,18 +27,26 @@ func (t *Target) publishUnderlay() {
 	if t.underlayChanged == nil {
 		return
 	}
-	if now := (hoststate.Underlay{MTU: t.rules.underlayMTU()}); now != t.lastUnderlay {
+	now := hoststate.Underlay{MTU: t.rules.underlayMTU()}
+	if now.MTU == 0 {
+		now.MTU = t.lastUnderlay.MTU // routes come back, and an MTU that flaps stays with the pods of the meantime
+	}
+	if now != t.lastUnderlay {
 		t.lastUnderlay = now
 		t.underlayChanged(now)
 	}
 }
+
+// leastUnderlay is the size of a packet below which a single Node does not lower the MTU of all: each host of IPv6
+// takes it (RFC 8200).
+const leastUnderlay = 1280
 
 // underlayMTU is hoststate.Underlay.MTU.
 func (r *rules) underlayMTU() int {
 	smallest := 0
 	count := func(a netip.Addr) {
 		if mtu := r.wayTo(a).MTU; mtu > 0 && (smallest == 0 || mtu < smallest) {
-			smallest = mtu
+			smallest = max(mtu, leastUnderlay)
 		}
 	}
 	for _, f := range []model.Family{model.IPv4, model.IPv6} {
@@ -86,7 +94,8 @@ func (r *rules) wayTo(a netip.Addr) (w Way) {
 	}
 	for _, h := range route.NextHops {
 		l := r.links[h.Link]
-		if !l.Up || overlay.IsDevice(l.Name) || r.isWorkload(h.Link) { // the MTU of a device follows from this
+		// The MTU of a device follows from this.
+		if !l.Up || overlay.IsDevice(l.Name) || r.isWorkload(h.Link) || l.Name == "lo" {
 			continue
 		}
 		if w.Link == 0 {

@@ -92,6 +92,7 @@ func (t *Tunnels) ensureUntilDone(ctx context.Context) error {
 		return true
 	})
 	if errors.Is(err, errNoNode) {
+		clear(t.unneeded) // there is nothing to release them from
 		return nil
 	}
 	return err
