@@ -16,7 +16,9 @@ func (s Summary) WriteText(w io.Writer) error {
 		table.Fprintf(&b, "%s: %s\n", n.Node, strings.Join(n.effects(), "; "))
 	}
 	for _, c := range s.Modes {
-		table.Fprintf(&b, "%s", c.text())
+		for line := range strings.Lines(c.text()) {
+			table.Fprintf(&b, "%s\n", strings.TrimSuffix(line, "\n"))
+		}
 	}
 	t := s.Totals
 	fmt.Fprintf(&b, "%s, %d changed: %s reset, %d new, %d removed; %s changed, on %s; %s withdrawn, %d announced\n",

@@ -64,8 +64,8 @@ func TestPlanAllNodes(t *testing.T) {
 		"0 announced\n")
 	// Another mode of a pool: how the nodes get there, and what may be lost.
 	plan(resource("IPPool", "name: pods", "cidr: 10.99.0.0/24, vxlanMode: Always"), "--all-nodes").wantLines(t, 3,
-		"IPPool pods: none to VXLAN Always", "  1. 3 nodes get an address of vxlan.calico (n1, n2, n3)",
-		"  packets may be lost: with rp_filter 1 on an uplink, from the first node's switch to the last one's")
+		"IPPool pods: none to VXLAN Always", "1. 3 nodes get an address of vxlan.calico (n1, n2, n3)",
+		"packets may be lost: with rp_filter 1 on an uplink, from the first node's switch to the last one's")
 	// The block of n3 is not announced any more, and n4 is new.
 	change = resource("IPPool", "name: pods", "cidr: 10.99.0.0/24, disableBGPExport: true") + resource("Node",
 		"name: n4, labels: {rack: b}", "bgp: {ipv4Address: 10.0.0.4/24}")
