@@ -50,8 +50,8 @@ func (o *policyOptions) Flags(s envflag.Set) {
 	s.String(&o.toHostAction, "endpoint-to-host-action", "", "action for traffic from workloads to this host "+
 		"that their policies allow: Drop, Accept or Return; empty: defaultEndpointToHostAction of "+
 		"FelixConfiguration, else Drop", "FELIX_DEFAULTENDPOINTTOHOSTACTION")
-	s.Bool(&o.encryptionRequired, "wireguard-required", false, "with wireguardEnabled or wireguardEnabledV6, drop packets "+
-		"to pods of other nodes that WireGuard does not encrypt", "MANX_WIREGUARD_REQUIRED")
+	s.Bool(&o.encryptionRequired, "wireguard-required", false, "with wireguardEnabled or wireguardEnabledV6, drop "+
+		"packets to pods of other nodes that WireGuard does not encrypt", "MANX_WIREGUARD_REQUIRED")
 	o.limitFlags(s)
 }
 

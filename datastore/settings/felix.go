@@ -22,7 +22,8 @@ var felix = []group{
 	{names: `wireguardEnabled wireguardEnabledV6 wireguardListeningPort wireguardListeningPortV6
 		wireguardRoutingRulePriority wireguardMTU wireguardMTUV6 wireguardKeepAlive routeTableRanges routeTableRange`},
 	{state: Planned, holds: true, names: "wireguardHostEncryptionEnabled=false",
-		text: "packets between the nodes themselves are not encrypted, those of workloads alone are (wireguardEnabled)"},
+		text: "packets between the nodes themselves are not encrypted, those of workloads alone are " +
+			"(wireguardEnabled)"},
 	{state: NotDone, names: "wireguardInterfaceName=wireguard.cali wireguardInterfaceNameV6=wg-v6.cali",
 		text: "the devices are always named wireguard.cali and wg-v6.cali"},
 	{state: NotDone, names: "wireguardThreadingEnabled=false",

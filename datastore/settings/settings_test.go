@@ -142,11 +142,13 @@ func TestSettingsThatMatter(t *testing.T) {
 	on := func(s *model.FelixConfigurationSpec) { s.BPFEnabled, s.WireguardHostEncryptionEnabled = &yes, &yes }
 	r := model.NewSet(felixConfiguration("default", on), felixConfiguration("node.n1",
 		func(s *model.FelixConfigurationSpec) { s.PolicySyncPathPrefix = "/var/run/nodeagent" }),
-		felixConfiguration("node.n2", func(s *model.FelixConfigurationSpec) { s.WireguardHostEncryptionEnabled = &yes }),
+		felixConfiguration("node.n2", func(s *model.FelixConfigurationSpec) {
+			s.WireguardHostEncryptionEnabled = &yes
+		}),
 		model.NewObject(model.ResourceKey(model.KindIPPool, "pods"), &model.IPPool{Spec: model.IPPoolSpec{
 			CIDR: "10.244.0.0/16", VXLANMode: "CrossSubnet"}}))
-	local := felixconfig.NewLocal([]string{"FELIX_WIREGUARDHOSTENCRYPTIONENABLED=false", "FELIX_DEBUGMEMORYPROFILEPATH=/p",
-		"FELIX_FOO=1",
+	local := felixconfig.NewLocal([]string{"FELIX_WIREGUARDHOSTENCRYPTIONENABLED=false",
+		"FELIX_DEBUGMEMORYPROFILEPATH=/p", "FELIX_FOO=1",
 		"FELIX_IPINIPMTU=big", "FELIX_WIREGUARDINTERFACENAME=wg0"}, "", "")
 	env := map[string]string{"CALICO_NETWORKING_BACKEND": "none", "ETCD_PASSWORD": "x"}
 	got := lines(Here(Input{Reader: r, Node: "n1", Local: local, IPVS: true, Unread: []string{"AdminNetworkPolicy"},

@@ -101,8 +101,9 @@ var kernelRoutes = []difference{
 			}
 		}},
 	{name: "nodes that encrypt with WireGuard", calico: "Felix's routes lead to them by `wireguard.cali`",
-		manx: "these, [too](wireguard.md), once there was a handshake; a route that BGP learns is in the main table as ever",
-		why:  "The other node may not know the key yet: fewer packets are lost.",
+		manx: "these, [too](wireguard.md), once there was a handshake; a route that BGP learns is in the main table " +
+			"as ever",
+		why: "The other node may not know the key yet: fewer packets are lost.",
 		check: func(t *testing.T) {
 			if s := learn(t, "10.1.2.0/26", "10.0.0.2"); s.Desired != "10.1.2.0/26 via 10.0.0.2 dev eth0 proto "+
 				"bird metric 1024" {

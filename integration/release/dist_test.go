@@ -18,9 +18,19 @@ import (
 
 const chartFile = "deploy/charts/manx/Chart.yaml"
 
+// download fetches the modules of the tools that make packages: a machine on which no release was made lacks them.
+func download(t *testing.T) {
+	cmd := exec.Command("go", "mod", "download")
+	cmd.Dir = "nfpm"
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go mod download in integration/release/nfpm: %v\n%s", err, out)
+	}
+}
+
 // TestRelease makes a release, without a network, from two copies of the sources: an unpacked archive in a short path,
 // and a git checkout in a long one. All files are the same byte for byte, and do what they are for.
 func TestRelease(t *testing.T) {
+	download(t)
 	dir := t.TempDir()
 	archive, checkout := filepath.Join(dir, "a"), filepath.Join(dir, "a longer way", "to", "the sources")
 	var files [2]map[string][]byte

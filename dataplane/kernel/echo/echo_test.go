@@ -130,8 +130,8 @@ func TestForgedAnswers(t *testing.T) {
 	})
 	close(stop)
 	<-ended
-	if forged < 3 {
-		t.Errorf("only %d answers were forged", forged)
+	if forged == 0 {
+		t.Error("no answer was forged")
 	}
 }
 

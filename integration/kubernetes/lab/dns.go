@@ -20,8 +20,8 @@ func (c *Cluster) ImportDNS() error {
 	return c.Import(archive)
 }
 
-// StartDNS installs CoreDNS as kubeadm does, at the address that kubelets give pods, and waits until its pods are ready:
-// so the nodes need a network, and its image.
+// StartDNS installs CoreDNS as kubeadm does, at the address that kubelets give pods, and waits until its pods are
+// ready: so the nodes need a network, and its image.
 func (c *Cluster) StartDNS() error {
 	manifest := strings.NewReplacer("@image@", dnsImage, "@address@", c.Spec.Families.clusterDNS()).Replace(dnsManifest)
 	if err := c.Apply(manifest); err != nil {
