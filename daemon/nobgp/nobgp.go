@@ -4,6 +4,7 @@ package nobgp
 import (
 	"context"
 	"fmt"
+	"net/netip"
 
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/part"
@@ -70,12 +71,21 @@ func notices(r model.Reader, node, off string, policyOnly bool) (list []server.N
 		return list
 	}
 	for _, pool := range ippool.ReadForWorkloads(r) {
-		if pool.VXLAN == ippool.Never {
+		if pool.VXLAN == ippool.Never && hasFamily(own, pool.CIDR.Addr()) {
 			add("dataplane", "IPPool/"+pool.Name, "no route to other nodes without BGP: pool %s (%s) has no vxlanMode",
 				pool.Name, pool.CIDR)
 		}
 	}
 	return list
+}
+
+// hasFamily reports whether a node has an address of the family of a. Pods of a node without one have none either.
+func hasFamily(n *model.Node, a netip.Addr) bool {
+	f := model.IPv4
+	if a.Is6() {
+		f = model.IPv6
+	}
+	return n == nil || n.Spec.BGP.Address(f).IsValid()
 }
 
 // selects reports whether a BGPPeer is for a node. One that cannot be used is for none.

@@ -29,7 +29,8 @@ func peer(name, node, selector string) *model.Object {
 // not.
 func TestNotices(t *testing.T) {
 	own := &model.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{"rack": "1"},
-		Annotations: map[string]string{model.AnnotationDrain: "draining"}}}
+		Annotations: map[string]string{model.AnnotationDrain: "draining"}},
+		Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: "192.0.2.1/24"}}}
 	services := &model.BGPConfiguration{}
 	services.Spec.ServiceClusterIPs = []v3.ServiceClusterIPBlock{{CIDR: "10.96.0.0/12"}}
 	set := model.NewSet(model.NewObject(model.ResourceKey(model.KindNode, "n1"), own),
@@ -40,6 +41,7 @@ func TestNotices(t *testing.T) {
 		pool("direct", "10.1.0.0/16", func(*model.IPPoolSpec) {}),
 		pool("ipip", "10.2.0.0/16", func(s *model.IPPoolSpec) { s.IPIPMode = v3.IPIPModeAlways }),
 		pool("vxlan", "10.3.0.0/16", func(s *model.IPPoolSpec) { s.VXLANMode = v3.VXLANModeCrossSubnet }),
+		pool("no address of the node", "fd00:10::/48", func(*model.IPPoolSpec) {}),
 		pool("balancers", "10.4.0.0/16", func(s *model.IPPoolSpec) {
 			s.AllowedUses = []v3.IPPoolAllowedUse{v3.IPPoolAllowedUseLoadBalancer}
 		}))
