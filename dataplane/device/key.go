@@ -25,9 +25,11 @@ const (
 	mtu     kind = "mtu"
 	address kind = "address"
 	up      kind = "up"
+	// txChecksum is whether checksums of packets are left to the hardware; value: on or off
+	txChecksum kind = "tx-checksum"
 )
 
-var kindOrder = []kind{exists, mtu, address, up}
+var kindOrder = []kind{exists, txChecksum, mtu, address, up}
 
 // String is for people: the kind, and the property's name among those of its kind.
 func (k key) String() string {

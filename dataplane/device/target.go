@@ -34,6 +34,8 @@ type Target struct {
 	changed  func(kernel.Link) // may be nil
 	leads    func(device string) bool
 	unneeded map[string]bool // VXLAN devices that are to be deleted
+	release  string          // of the kernel
+	restore  map[string]bool // devices that shall do so again, since this run has changed that
 }
 
 // New makes a Target; now is the clock.
@@ -43,7 +45,7 @@ func New(k kernel.Links, now func() time.Time, log *zap.Logger) *Target {
 		families[o.Device] = o.Family
 	}
 	t := newTarget(k, now, (*hoststate.Host).Overlays, families)
-	t.log = log
+	t.log, t.release = log, kernel.Release()
 	return t
 }
 
@@ -86,7 +88,7 @@ func newTarget(
 	families map[string]model.Family,
 ) *Target {
 	t := &Target{kernel: k, now: now, devices: devices, families: families, missing: map[string]error{},
-		log: zap.NewNop()}
+		log: zap.NewNop(), restore: map[string]bool{}}
 	t.Driver = driver.New(t, driver.Config[key, value]{
 		Name: "device", Part: "interfaces", ListLinks: k.ListLinks, Now: now,
 		Prune: driver.Always}) // an undesired address on an own device is an earlier one
@@ -132,6 +134,9 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 			want[key{Kind: mtu, Device: d.Name}] = value{Text: strconv.Itoa(n)}
 		}
 		want[key{Kind: up, Device: d.Name}] = value{Text: "up"}
+		if text := t.wantedChecksum(h, d); text != "" {
+			want[key{Kind: txChecksum, Device: d.Name}] = value{Text: text}
+		}
 		for _, a := range d.Addresses {
 			want[key{Kind: address, Device: d.Name, Address: a}] = value{}
 		}
@@ -185,6 +190,15 @@ func (t *Target) List() (map[key]value, error) {
 			have[k] = value{Text: strconv.Itoa(l.MTU)}
 		case k.Kind == up && l.Up:
 			have[k] = value{Text: "up"}
+		case k.Kind == txChecksum:
+			on, err := t.kernel.TxChecksum(l.Name)
+			if err != nil {
+				return nil, err
+			}
+			have[k] = value{Text: onOff(on)}
+			if on {
+				delete(t.restore, l.Name)
+			}
 		}
 	}
 	for name := range t.families {
@@ -254,6 +268,8 @@ func (t *Target) apply(s reconcile.Step[key, value]) error {
 			return err
 		}
 		return t.kernel.SetMTU(l.Index, n)
+	case txChecksum:
+		return t.setChecksum(l, s.New.Text == onOff(true))
 	case address:
 		return t.kernel.AddAddress(kernel.Address{Link: l.Index, Prefix: s.Key.Address})
 	case up:

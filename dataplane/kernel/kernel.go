@@ -22,6 +22,10 @@ type Links interface {
 	DeleteLink(link int) error
 	SetMTU(link int, mtu int) error
 	SetUp(link int) error
+	// TxChecksum reports whether a device leaves the checksums of the packets that it sends to the hardware, and
+	// SetTxChecksum has it do so or not. Its segmentation offload goes and comes with that.
+	TxChecksum(device string) (on bool, err error)
+	SetTxChecksum(device string, on bool) error
 	// AddAddress and DeleteAddress succeed if there is nothing to do.
 	AddAddress(Address) error
 	DeleteAddress(Address) error

@@ -72,6 +72,9 @@ var felix = []group{
 			"healthHost and healthPort, too"},
 	{state: Differently, names: "logFilePath logSeverityFile logSeveritySys",
 		text: "manxd logs to standard error alone"},
+	{state: Differently, names: "featureDetectOverride",
+		text: "ChecksumOffloadBroken decides about the VXLAN devices; Manx tries itself whether the kernel has the " +
+			"other features"},
 	{state: Differently, names: "requireMTUFile", text: "the key require_mtu_file of the CNI configuration decides"},
 
 	{state: NotNeeded, text: "it matters only with flowLogsGoldmaneServer or flowLogsLocalReporter",
@@ -87,7 +90,7 @@ var felix = []group{
 		names: `dataplaneWatchdogTimeout routeRefreshInterval interfaceRefreshInterval iptablesRefreshInterval
 		iptablesPostWriteCheckInterval iptablesLockProbeInterval iptablesLockFilePath iptablesLockTimeout
 		ipsetsRefreshInterval nftablesRefreshInterval xdpRefreshInterval netlinkTimeout maxIpsetSize
-		featureDetectOverride featureGates healthTimeoutOverrides logDebugFilenameRegex debugDisableLogDropping
+		featureGates healthTimeoutOverrides logDebugFilenameRegex debugDisableLogDropping
 		debugSimulateCalcGraphHangAfter debugSimulateDataplaneHangAfter debugSimulateDataplaneApplyDelay
 		DebugCPUProfilePath DebugPanicAfter DebugSimulateDataRace DebugBPFCgroupV2 cgroupV2Path routeSource Variant
 		IgnoreLooseRPF`},

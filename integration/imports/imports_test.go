@@ -243,6 +243,7 @@ var owners = []struct {
 	{"github.com/vishvananda/netlink", []string{"dataplane/kernel", "dataplane/kernel/device", "dataplane/kernel/tc",
 		"dataplane/podnet"}},
 	{"golang.zx2c4.com/wireguard/wgctrl", []string{"dataplane/kernel/wireguard"}},
+	{"github.com/safchain/ethtool", []string{"dataplane/kernel"}},
 	{"github.com/google/nftables", []string{"dataplane/kernel/announce", "dataplane/kernel/nftables"}},
 	{"github.com/osrg/gobgp/", []string{"bgp/speaker", "bgp/fib", "bgp/gobgppolicy", "bgp/session",
 		"bgp/gobgpinside", "bgp/gobgpapi", "bgp/wire",

@@ -30,6 +30,8 @@ type Kernel struct {
 	shapes    map[string]tc.Shape
 	noShaping bool
 
+	noTxChecksum map[string]bool // by device
+
 	neighbours map[neighbourKey]kernel.Neighbour
 	proxies    map[neighbourKey]kernel.ProxyNeighbour
 	fdb        map[fdbKey]netip.Addr
@@ -72,6 +74,8 @@ func New() *Kernel {
 		failures: map[string]map[int]error{},
 		watchers: map[int]watcher{},
 		without:  map[string]bool{},
+
+		noTxChecksum: map[string]bool{},
 
 		neighbours: map[neighbourKey]kernel.Neighbour{},
 		proxies:    map[neighbourKey]kernel.ProxyNeighbour{},
@@ -349,6 +353,28 @@ func (f *Kernel) SetMTU(link, mtu int) error {
 // SetUp implements Links.
 func (f *Kernel) SetUp(link int) error {
 	return f.changeLink("SetUp", link, func(l *kernel.Link) { l.Up, l.Running = true, true })
+}
+
+// TxChecksum implements Links. It is on until it is switched off.
+func (f *Kernel) TxChecksum(device string) (on bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.called("TxChecksum"); err != nil {
+		return false, err
+	}
+	return !f.noTxChecksum[device], nil
+}
+
+// SetTxChecksum implements Links.
+func (f *Kernel) SetTxChecksum(device string, on bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.called("SetTxChecksum"); err != nil {
+		return err
+	}
+	f.noTxChecksum[device] = !on
+	f.logf("SetTxChecksum %s %t", device, on)
+	return nil
 }
 
 // AddAddress implements Links.
