@@ -20,6 +20,7 @@ import (
 	"github.com/manxnet/manx/dataplane/moves"
 	"github.com/manxnet/manx/dataplane/mtufile"
 	"github.com/manxnet/manx/dataplane/neighbour"
+	"github.com/manxnet/manx/dataplane/offload"
 	"github.com/manxnet/manx/dataplane/owners"
 	"github.com/manxnet/manx/dataplane/pathmtu"
 	"github.com/manxnet/manx/dataplane/peering"
@@ -86,6 +87,10 @@ type Config struct {
 	WithPolicy bool
 	// Probe asks other nodes which packets get there, as EchoOf does; nil: nothing asks. See package pathmtu.
 	Probe func(from, to netip.Addr) (pathmtu.Prober, error)
+	// Offload asks other nodes which checksums get there, as OffloadOf does; nil: nothing asks. With RepairOffload a
+	// device whose checksums the hardware spoils computes them itself. See package offload.
+	Offload       offload.Prober
+	RepairOffload bool
 	// EncryptionRequired sends no packet of workloads to other nodes unencrypted.
 	EncryptionRequired bool
 	// Keys is called with the public keys of this node for WireGuard when they have changed; nil: no call. It must not
@@ -109,6 +114,7 @@ type HostAgent struct {
 	entries *vxlan.Target
 	paths   *pathmtu.Target
 	crypto  *wireguard.Target
+	offload *offload.Target
 	phases  atomic.Pointer[map[model.Key]livemigration.Phase]
 	refused hoststate.Refusals
 	links   func([]kernel.Event)
@@ -157,6 +163,12 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 			h.routes.SetPaths(paths)
 			wake()
 		}})
+	h.offload = offload.New(offload.Config{Prober: c.Offload, Repair: c.RepairOffload, Way: h.routes.WayTo,
+		Devices: devices.Devices, Release: kernel.Release(), Loop: loop, Now: now,
+		Avoid: func(list map[string]bool) {
+			devices.AvoidOffload(list)
+			wake()
+		}})
 	h.Agent = &Agent{
 		targets: []Target{
 			h.moves, // routes follow them
@@ -168,7 +180,8 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 			h.crypto,
 			h.routes, // need interfaces, and lead through entries
 			h.paths,  // follows the routes of others
-			nearby,   // needs the routes' next hops
+			h.offload,
+			nearby, // needs the routes' next hops
 			proxyneighbour.New(c.Kernel, func(k model.Key, p netip.Prefix) bool {
 				return h.routes.ServesEndpoint(p, k.Namespace+"/"+k.Name)
 			}, now),
@@ -192,7 +205,10 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 	h.routes.FollowRefusals(h.crypto.DecideAgain)
 	devices.FollowRoutes(h.routes.LeadThrough)
 	h.host.Underlay.Unread = true
-	h.routes.FollowRoutesOfOthers(h.paths.RoutesChanged)
+	h.routes.FollowRoutesOfOthers(func() {
+		h.paths.RoutesChanged()
+		h.offload.RoutesChanged()
+	})
 	h.routes.FollowUnderlay(func(u hoststate.Underlay) {
 		h.host.Underlay = u
 		devices.DecideAgain()
@@ -223,6 +239,7 @@ func (h *HostAgent) Run(ctx context.Context) error {
 	defer h.moves.Close()
 	defer h.entries.Close()
 	defer context.AfterFunc(ctx, h.paths.Close)()
+	defer context.AfterFunc(ctx, h.offload.Close)()
 	return h.Agent.Run(ctx)
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/dataplane/mtufile"
 	"github.com/manxnet/manx/dataplane/neighbour"
+	"github.com/manxnet/manx/dataplane/offload"
 	"github.com/manxnet/manx/dataplane/pathmtu"
 	"github.com/manxnet/manx/dataplane/peering"
 	"github.com/manxnet/manx/dataplane/proxyneighbour"
@@ -78,11 +79,12 @@ var (
 	_, _, _ Target  = (*endpointstatus.Files)(nil), (*filter.Target)(nil), (*neighbour.Target)(nil)
 	_, _, _ Target  = (*sysctl.Target)(nil), (*mtufile.Target)(nil), (*peering.Target)(nil)
 	_, _    Target  = (*proxyneighbour.Target)(nil), (*vxlan.Target)(nil)
-	_, _    Target  = (*pathmtu.Target)(nil), (*wireguard.Target)(nil)
+	_, _, _ Target  = (*pathmtu.Target)(nil), (*wireguard.Target)(nil), (*offload.Target)(nil)
 	_       Learner = (*route.Target)(nil)
 	_, _    lister  = (*device.Target)(nil), (*sysctl.Target)(nil)
 	_, _    lister  = (*endpointstatus.Files)(nil), (*neighbour.Target)(nil)
 	_, _, _ lister  = (*vxlan.Target)(nil), (*pathmtu.Target)(nil), (*wireguard.Target)(nil)
+	_       lister  = (*offload.Target)(nil)
 )
 
 // State is the desired state of this host: the datastore, and the decisions for BGP that follow from it.

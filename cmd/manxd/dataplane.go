@@ -14,6 +14,7 @@ import (
 	"github.com/manxnet/manx/daemon/part"
 	"github.com/manxnet/manx/dataplane"
 	"github.com/manxnet/manx/dataplane/hoststate"
+	"github.com/manxnet/manx/dataplane/offload"
 	"github.com/manxnet/manx/dataplane/pathmtu"
 	"github.com/manxnet/manx/dataplane/wireguard"
 	"github.com/manxnet/manx/datastore/model"
@@ -40,7 +41,8 @@ func newDataplane(d deps.Deps, o hostOptions, p policyOptions, s *hostservers.Se
 		WithPolicy: p.on, Connected: d.Bus.Connected.Publish, Repaired: kubereport.RepairedBy(d.Events),
 		Moved: func() { d.Bus.Undecided.Publish(struct{}{}) },
 		Links: d.Bus.Links.Publish, Reassembly: p.reassemblyRoom(), OwnersFile: ownersFile(d.Node),
-		EncryptionRequired: p.encryptionRequired, Keys: a.keys.Publish, Probe: probeOf(d, o)})
+		EncryptionRequired: p.encryptionRequired, Keys: a.keys.Publish, Probe: probeOf(d, o),
+		Offload: offloadOf(d, o), RepairOffload: o.offloadCheck == offloadRepair})
 	a.SetServers(s.Addresses())
 	d.Bus.PolicyReached.Subscribe(a.SetPolicy)
 	a.view.Show(server.DataplaneSource{Agent: a.HostAgent})
@@ -53,6 +55,14 @@ func probeOf(d deps.Deps, o hostOptions) func(from, to netip.Addr) (pathmtu.Prob
 		return nil
 	}
 	return dataplane.EchoOf(d.Kernel)
+}
+
+// offloadOf returns the way to find out which checksums get to other nodes, nil if the settings forbid it.
+func offloadOf(d deps.Deps, o hostOptions) offload.Prober {
+	if o.offloadCheck == offloadOff {
+		return nil
+	}
+	return dataplane.OffloadOf(d.Kernel)
 }
 
 // ownersFile is the path of the file of the owners of addresses. Those of another datastore have other identities.

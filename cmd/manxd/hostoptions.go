@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/manxnet/manx/daemon/envflag"
@@ -18,13 +19,24 @@ type hostOptions struct {
 	runDir               string
 	mtuFile              string
 	measurePaths         bool
+	offloadCheck         string
 	procSysNet           string
 	interfacePrefix      string
 	endpointStatusPrefix string
 	namespace            string // of this daemon's pod, and of the Secrets that it reads
 }
 
-const procSysNetFlag = "proc-sys-net"
+const (
+	procSysNetFlag   = "proc-sys-net"
+	offloadCheckFlag = "offload-check"
+)
+
+// The values of --offload-check.
+const (
+	offloadOff    = "off"
+	offloadReport = "report"
+	offloadRepair = "repair"
+)
 
 // Flags implements group.
 func (o *hostOptions) Flags(s envflag.Set) {
@@ -33,6 +45,9 @@ func (o *hostOptions) Flags(s envflag.Set) {
 		"MANX_MTU_FILE")
 	s.Bool(&o.measurePaths, "path-mtu", true, "measure by ICMP echo which packets get to the other nodes, and give "+
 		"routes to pods behind a smaller path its MTU", "MANX_PATH_MTU")
+	s.String(&o.offloadCheck, offloadCheckFlag, offloadReport, "what manxd does about network cards that spoil the "+
+		"checksums of packets in VXLAN: off: nothing; report: ask other nodes by UDP packets, and report lost ones; "+
+		"repair: have the kernel compute them, too, if that helps", "MANX_OFFLOAD_CHECK")
 	s.String(&o.procSysNet, procSysNetFlag, kernel.DefaultProcSysNet,
 		"folder of the kernel's network settings; in a container where it is read-only: the mounted folder of the host",
 		"MANX_PROC_SYS_NET")
@@ -48,10 +63,14 @@ func (o *hostOptions) Flags(s envflag.Set) {
 		"POD_NAMESPACE")
 }
 
-// Check implements group. It refuses a folder without network settings, and prefixes that no interface can have.
+// Check implements group. It refuses a folder without network settings, prefixes that no interface can have, and other
+// values than those of --offload-check.
 func (o *hostOptions) Check() error {
 	if o.interfacePrefix != "" && !model.IsInterfacePrefixes(o.interfacePrefix) {
 		return fmt.Errorf("--interface-prefix=%s: %s", o.interfacePrefix, model.InterfacePrefixRule)
+	}
+	if values := []string{offloadOff, offloadReport, offloadRepair}; !slices.Contains(values, o.offloadCheck) {
+		return fmt.Errorf("--%s=%s: it is one of %s", offloadCheckFlag, o.offloadCheck, strings.Join(values, ", "))
 	}
 	if err := kernel.CheckProcSysNet(o.procSysNet); err != nil {
 		return fmt.Errorf("--%s=%s: %w", procSysNetFlag, o.procSysNet, err)

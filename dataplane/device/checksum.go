@@ -1,12 +1,23 @@
 package device
 
 import (
+	"maps"
+
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/overlay"
 )
+
+// AvoidOffload sets the VXLAN devices that shall leave no checksums to the hardware, unless the settings decide that.
+// A device that is not among them any more leaves them again. The map must not be changed.
+func (t *Target) AvoidOffload(devices map[string]bool) {
+	if !maps.Equal(t.avoided, devices) {
+		t.avoided = devices
+		t.DecideAgain()
+	}
+}
 
 // wantedChecksum returns whether a device leaves checksums to the hardware, on or off; empty: it stays as it is, since
 // an administrator may have changed it.
@@ -15,7 +26,7 @@ func (t *Target) wantedChecksum(h *hoststate.Host, d overlay.Device) string {
 		return ""
 	}
 	switch decided := overlay.ChecksumOffload(&h.Felix, t.release); {
-	case decided == overlay.OffloadOff:
+	case decided == overlay.OffloadOff, decided == overlay.Undecided && t.avoided[d.Name]:
 		return onOff(false)
 	case decided == overlay.OffloadOn || t.restore[d.Name]:
 		return onOff(true)

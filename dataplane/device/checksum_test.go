@@ -66,6 +66,12 @@ func TestChecksumOffload(t *testing.T) {
 	flush("not broken", on)
 	change(false)
 	flush("a repair", on)
+	target.AvoidOffload(map[string]bool{"overlay.test": true})
+	flush("avoided against the setting")
+	set("")
+	flush("avoided", off)
+	target.AvoidOffload(nil)
+	flush("not avoided", on)
 	target.release = "5.4.0"
 	set("")
 	flush("an old kernel", off)

@@ -35,6 +35,7 @@ type Target struct {
 	leads    func(device string) bool
 	unneeded map[string]bool // VXLAN devices that are to be deleted
 	release  string          // of the kernel
+	avoided  map[string]bool // devices that shall leave no checksums to the hardware; see AvoidOffload
 	restore  map[string]bool // devices that shall do so again, since this run has changed that
 }
 

@@ -32,6 +32,27 @@ func (c *Conn) onEthtool(f func(*ethtool.Ethtool) error) error {
 	})
 }
 
+// Hardware describes an interface and the kernel, for people: the name of the driver, its version and firmware.
+func (c *Conn) Hardware(device string) string {
+	release := "kernel " + Release()
+	var info ethtool.DrvInfo
+	err := c.onEthtool(func(e *ethtool.Ethtool) (err error) {
+		info, err = e.DriverInfo(device)
+		return err
+	})
+	if err != nil {
+		return release
+	}
+	text := "driver " + info.Driver
+	if info.Version != "" && info.Version != Release() { // most drivers of the kernel have its version
+		text += " " + info.Version
+	}
+	if info.FwVersion != "" && info.FwVersion != "N/A" {
+		text += ", firmware " + info.FwVersion
+	}
+	return text + ", " + release
+}
+
 // TxChecksum implements Links.
 func (c *Conn) TxChecksum(device string) (on bool, err error) {
 	err = c.onEthtool(func(e *ethtool.Ethtool) error {
