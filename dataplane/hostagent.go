@@ -85,8 +85,9 @@ type Config struct {
 	PolicyOnly bool
 	// WithPolicy requires that a workload also has its policy first; see SetPolicy.
 	WithPolicy bool
-	// Probe asks other nodes which packets get there, as EchoOf does; nil: nothing asks. See package pathmtu.
-	Probe func(from, to netip.Addr) (pathmtu.Prober, error)
+	// Probe asks other nodes which packets get there, as EchoOf does; nil: nothing asks. See package pathmtu. Packets
+	// with the mark, if it is not 0, are not encrypted.
+	Probe func(from, to netip.Addr, mark uint32) (pathmtu.Prober, error)
 	// Offload asks other nodes which checksums get there, as OffloadOf does; nil: nothing asks. With RepairOffload a
 	// device whose checksums the hardware spoils computes them itself. See package offload.
 	Offload       offload.Prober
@@ -131,7 +132,8 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 	wake := func() { h.put(func(b *batch) { b.woken = true }) }
 	h.entries = vxlan.New(c.Kernel, now, wake)
 	h.crypto = wireguard.New(wireguard.Config{Kernel: c.Kernel, Now: now, Required: c.EncryptionRequired,
-		Refuse: h.routes.RefuseToPlace, Missing: devices.Missing, Publish: c.Keys})
+		Refuse: h.routes.RefuseToPlace, RefuseHost: h.routes.RefuseHost, NoHosts: noHosts(c),
+		Missing: devices.Missing, Publish: c.Keys})
 	h.files = endpointstatus.NewFiles(endpointstatus.FilesConfig{
 		Folder: c.EndpointStatusDir, WithPolicy: c.WithPolicy, Connected: c.Connected, Logger: c.Logger, Now: now,
 		Routed: func(e endpointstatus.Endpoint, p netip.Prefix) bool {
@@ -157,7 +159,7 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 				c.Moved()
 			}
 		}})
-	h.paths = pathmtu.New(pathmtu.Config{Open: c.Probe, Way: h.routes.WayTo, Devices: devices.Devices, Loop: loop,
+	h.paths = pathmtu.New(pathmtu.Config{Open: h.probeBy(c.Probe), Way: h.routes.WayTo, Devices: devices.Devices, Loop: loop,
 		Now: now,
 		Changed: func(paths map[netip.Addr]int) {
 			h.routes.SetPaths(paths)
@@ -227,6 +229,24 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 	return h
 }
 
+// probeBy returns the way to measure the paths to other nodes, which no tunnel takes.
+func (h *HostAgent) probeBy(probe func(from, to netip.Addr, mark uint32) (pathmtu.Prober, error),
+) func(from, to netip.Addr) (pathmtu.Prober, error) {
+	if probe == nil {
+		return nil
+	}
+	return func(from, to netip.Addr) (pathmtu.Prober, error) { return probe(from, to, h.crypto.PlainMark()) }
+}
+
+// noHosts is why packets between nodes themselves cannot be encrypted, empty if they can.
+func noHosts(c Config) string {
+	if !c.WithPolicy {
+		return "packets between the nodes themselves are not encrypted: that needs --policy, whose rules let packets " +
+			"in by both ways"
+	}
+	return ""
+}
+
 func hostOf(c Config) *hoststate.Host {
 	h := hoststate.New(c.NodeName, c.Felix)
 	h.PolicyOnly = c.PolicyOnly
@@ -258,9 +278,11 @@ func (h *HostAgent) SetPolicy(p endpointstatus.Policy) {
 }
 
 // SetServers sets addresses of servers that the host needs, with their names: no workload gets a route for one.
-func (h *HostAgent) SetServers(servers map[netip.Addr]string) {
+// Packets between nodes to and from the endpoints, those of the datastore, are never encrypted.
+func (h *HostAgent) SetServers(servers map[netip.Addr]string, endpoints []netip.AddrPort) {
 	h.mu.Lock()
 	h.routes.SetServers(servers)
+	h.crypto.SetServers(endpoints)
 	h.mu.Unlock()
 	h.put(func(b *batch) { b.woken = true })
 }

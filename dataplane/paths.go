@@ -15,16 +15,16 @@ import (
 )
 
 // EchoOf returns the Config.Probe that asks by ICMP echo, in the network namespace of this process.
-func EchoOf(k kernel.Sysctls) func(from, to netip.Addr) (pathmtu.Prober, error) {
-	return func(from, to netip.Addr) (pathmtu.Prober, error) { return openEcho(k, from, to) }
+func EchoOf(k kernel.Sysctls) func(from, to netip.Addr, mark uint32) (pathmtu.Prober, error) {
+	return func(from, to netip.Addr, mark uint32) (pathmtu.Prober, error) { return openEcho(k, from, to, mark) }
 }
 
 // openEcho opens a socket for ICMP echo. Where the kernel's default stands, with which nobody may, it permits that to
 // the group of this process.
-func openEcho(k kernel.Sysctls, from, to netip.Addr) (pathmtu.Prober, error) {
-	c, err := echo.Open(from, to)
+func openEcho(k kernel.Sysctls, from, to netip.Addr, mark uint32) (pathmtu.Prober, error) {
+	c, err := echo.Open(from, to, mark)
 	if errors.Is(err, unix.EACCES) && permitEcho(k) == nil {
-		c, err = echo.Open(from, to)
+		c, err = echo.Open(from, to, mark)
 	}
 	switch {
 	case errors.Is(err, unix.EACCES):

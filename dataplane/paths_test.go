@@ -49,7 +49,7 @@ func TestRoutesHaveTheMTUOfThePath(t *testing.T) {
 		return n
 	}
 	h.agent = New(Config{Kernel: KernelOf(h.open()), NodeName: "node-1", Logger: zap.NewNop(),
-		Probe: func(_, to netip.Addr) (pathmtu.Prober, error) { return distance{to, path}, nil }})
+		Probe: func(_, to netip.Addr, _ uint32) (pathmtu.Prober, error) { return distance{to, path}, nil }})
 	start(t, h.agent)
 	set := vxlanCluster(4096)
 	plain := poolObject("plain", "10.244.0.0/16", "Never")
@@ -137,7 +137,7 @@ func TestEchoIsPermitted(t *testing.T) {
 			if err == nil {
 				lo := netip.MustParseAddr("127.0.0.1")
 				var p pathmtu.Prober
-				if p, err = EchoOf(k)(lo, lo); err == nil {
+				if p, err = EchoOf(k)(lo, lo, 0); err == nil {
 					err = p.Close()
 				}
 			}

@@ -43,14 +43,14 @@ func newDataplane(d deps.Deps, o hostOptions, p policyOptions, s *hostservers.Se
 		Links: d.Bus.Links.Publish, Reassembly: p.reassemblyRoom(), OwnersFile: ownersFile(d.Node),
 		EncryptionRequired: p.encryptionRequired, Keys: a.keys.Publish, Probe: probeOf(d, o),
 		Offload: offloadOf(d, o), RepairOffload: o.offloadCheck == offloadRepair})
-	a.SetServers(s.Addresses())
+	a.SetServers(s.Addresses(), s.Endpoints())
 	d.Bus.PolicyReached.Subscribe(a.SetPolicy)
 	a.view.Show(server.DataplaneSource{Agent: a.HostAgent})
 	return a
 }
 
 // probeOf returns the way to measure the paths to other nodes, nil if the settings forbid it.
-func probeOf(d deps.Deps, o hostOptions) func(from, to netip.Addr) (pathmtu.Prober, error) {
+func probeOf(d deps.Deps, o hostOptions) func(from, to netip.Addr, mark uint32) (pathmtu.Prober, error) {
 	if !o.measurePaths {
 		return nil
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/connect"
+	"github.com/manxnet/manx/datastore/felixconfig"
+	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/node"
 	"github.com/manxnet/manx/ipam"
 	"github.com/manxnet/manx/proto/server"
@@ -132,12 +134,21 @@ func (n *nodePart) register(ctx context.Context, deps deps.Deps) (m *membership,
 		return m, nil
 	}
 	m.tunnels = &node.Tunnels{Store: deps.Store, IPAM: ipam.New(deps.Store, deps.Log.Named("ipam"), time.Now),
-		Node: deps.Node.Name, Types: n.options.tunnelTypes(), Linger: tunnelLinger, Log: deps.Log.Named("tunnels")}
+		Node: deps.Node.Name, Types: n.options.tunnelTypes(), Linger: tunnelLinger,
+		EncryptsHosts: encryptsHosts(deps.Node), Log: deps.Log.Named("tunnels")}
 	if err := m.tunnels.Ensure(ctx); err != nil {
 		// Its part tries again; a node without a tunnel address is still useful for pools without a tunnel.
 		deps.Log.Error("no tunnel address yet", zap.Error(err))
 	}
 	return m, nil
+}
+
+// encryptsHosts returns whether a node's own packets are encrypted, by objects of the datastore.
+func encryptsHosts(n deps.Node) func(model.Reader) bool {
+	return func(r model.Reader) bool {
+		on := felixconfig.Merge(r, n.Name, n.Felix).WireguardHostEncryptionEnabled
+		return on != nil && *on
+	}
 }
 
 // tunnelTypes returns the tunnels with addresses from IPAM.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 // them.
 type Servers struct {
 	configured map[string]string       // what the server of each configured name or address is
+	ports      map[string][]uint16     // of the same
 	resolved   map[string][]netip.Addr // the addresses of each name, as resolved last
 	resolvConf string
 	tables     *datastore.Tables
@@ -29,11 +31,12 @@ type Servers struct {
 
 // New returns the servers of the settings: the URLs of etcd, separated by commas, and the Kubernetes API.
 func New(d deps.Deps, etcdEndpoints string) *Servers {
-	s := &Servers{configured: map[string]string{}, resolved: map[string][]netip.Addr{}, tables: d.Tables,
-		resolvConf: "/etc/resolv.conf"}
+	s := &Servers{configured: map[string]string{}, ports: map[string][]uint16{}, resolved: map[string][]netip.Addr{},
+		tables: d.Tables, resolvConf: "/etc/resolv.conf"}
 	add := func(at, what string) {
 		if u, err := url.Parse(at); err == nil && u.Hostname() != "" {
 			s.configured[u.Hostname()] = what
+			s.ports[u.Hostname()] = append(s.ports[u.Hostname()], portOf(u))
 		}
 	}
 	for _, endpoint := range etcd.SplitEndpoints(etcdEndpoints) {
@@ -45,11 +48,22 @@ func New(d deps.Deps, etcdEndpoints string) *Servers {
 	return s
 }
 
+// portOf returns the port of a URL, which may be that of its scheme.
+func portOf(u *url.URL) uint16 {
+	if n, err := strconv.ParseUint(u.Port(), 10, 16); err == nil {
+		return uint16(n)
+	}
+	if u.Scheme == "http" {
+		return 80
+	}
+	return 443
+}
+
 // serversInterval is the time between two searches, and resolveTimeout that for one name.
 const serversInterval, resolveTimeout = time.Minute, 5 * time.Second
 
-// Follow gives the addresses to set, now and each minute, until ctx ends.
-func (s *Servers) Follow(ctx context.Context, set func(map[netip.Addr]string)) error {
+// Follow gives the Addresses and the Endpoints to set, now and each minute, until ctx ends.
+func (s *Servers) Follow(ctx context.Context, set func(map[netip.Addr]string, []netip.AddrPort)) error {
 	tick := time.NewTicker(serversInterval)
 	defer tick.Stop()
 	first := make(chan struct{})
@@ -61,7 +75,7 @@ func (s *Servers) Follow(ctx context.Context, set func(map[netip.Addr]string)) e
 		for name := range s.configured {
 			s.resolve(ctx, name)
 		}
-		set(s.Addresses())
+		set(s.Addresses(), s.Endpoints())
 		select {
 		case <-first:
 			first = nil
@@ -95,9 +109,7 @@ func (s *Servers) Addresses() map[netip.Addr]string {
 			list[a.Unmap().WithZone("")] = what
 		}
 	}
-	slice := model.Get[model.EndpointSlice](snapshot, model.Key{Kind: model.KindEndpointSlice, Namespace: "default",
-		Name: "kubernetes"})
-	if slice != nil {
+	if slice := kubernetesSlice(snapshot); slice != nil {
 		for _, e := range slice.Endpoints {
 			for _, text := range e.Addresses {
 				discovered(text, "the Kubernetes API")
@@ -111,11 +123,52 @@ func (s *Servers) Addresses() map[netip.Addr]string {
 		}
 	}
 	for name, what := range s.configured {
-		for _, a := range s.resolved[name] {
-			list[a.Unmap().WithZone("")] = what
+		for _, a := range s.addressesOf(name) {
+			list[a] = what
 		}
-		if a, err := netip.ParseAddr(name); err == nil {
-			list[a.Unmap().WithZone("")] = what
+	}
+	return list
+}
+
+func kubernetesSlice(s *datastore.Snapshot) *model.EndpointSlice {
+	return model.Get[model.EndpointSlice](s, model.Key{Kind: model.KindEndpointSlice, Namespace: "default",
+		Name: "kubernetes"})
+}
+
+// addressesOf returns those of a configured name or address.
+func (s *Servers) addressesOf(name string) (list []netip.Addr) {
+	for _, a := range s.resolved[name] {
+		list = append(list, a.Unmap().WithZone(""))
+	}
+	if a, err := netip.ParseAddr(name); err == nil {
+		list = append(list, a.Unmap().WithZone(""))
+	}
+	return list
+}
+
+// Endpoints returns where the datastore and the Kubernetes API are served, as far as it is known.
+func (s *Servers) Endpoints() (list []netip.AddrPort) {
+	for name, ports := range s.ports {
+		for _, a := range s.addressesOf(name) {
+			for _, p := range ports {
+				list = append(list, netip.AddrPortFrom(a, p))
+			}
+		}
+	}
+	slice := kubernetesSlice(s.tables.Snapshot())
+	if slice == nil {
+		return list
+	}
+	for _, p := range slice.Ports {
+		if p.Port == nil || *p.Port < 1 || *p.Port > 65535 {
+			continue
+		}
+		for _, e := range slice.Endpoints {
+			for _, text := range e.Addresses {
+				if a, err := netip.ParseAddr(text); err == nil {
+					list = append(list, netip.AddrPortFrom(a.Unmap().WithZone(""), uint16(*p.Port)))
+				}
+			}
 		}
 	}
 	return list

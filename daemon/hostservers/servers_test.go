@@ -2,17 +2,21 @@ package hostservers
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
+	"k8s.io/client-go/rest"
 
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -32,12 +36,13 @@ func TestServersOfAHost(t *testing.T) {
 	tables.Apply(
 		put(model.ResourceKey(model.KindIPPool, "pods"), &model.IPPool{Spec: model.IPPoolSpec{CIDR: "10.244.0.0/16"}}),
 		put(model.Key{Kind: model.KindEndpointSlice, Namespace: "default", Name: "kubernetes"}, &model.EndpointSlice{
-			Endpoints: []model.Endpoint{{Addresses: []string{"198.51.100.6", "10.244.3.3"}}}}),
+			Ports: []model.SlicePort{{Port: new(int32(6443))}, {}}, Endpoints: []model.Endpoint{
+				{Addresses: []string{"198.51.100.6", "10.244.3.3"}}}}),
 		put(model.Key{Kind: model.KindEndpointSlice, Namespace: "evil", Name: "kubernetes"}, &model.EndpointSlice{
 			Endpoints: []model.Endpoint{{Addresses: []string{"198.51.100.7"}}}}),
 		datastore.Event{Type: datastore.EventInSync, Revision: 1})
-	s := &Servers{configured: map[string]string{"10.244.0.1": "the datastore", "localhost": "the Kubernetes API"},
-		resolved: map[string][]netip.Addr{}, tables: tables, resolvConf: file}
+	s := New(deps.Deps{Tables: tables, Kube: &rest.Config{Host: "https://localhost"}}, "http://10.244.0.1:2379")
+	s.resolvConf = file
 	want := map[netip.Addr]string{}
 	for text, what := range map[string]string{"192.0.2.53": "a name server of this host",
 		"fe80::53": "a name server of this host", "198.51.100.6": "the Kubernetes API", "10.244.0.1": "the datastore"} {
@@ -54,6 +59,11 @@ func TestServersOfAHost(t *testing.T) {
 	if !maps.Equal(got, want) {
 		t.Errorf("after names are resolved: %v, want %v", got, want)
 	}
+	endpoints := slices.DeleteFunc(s.Endpoints(), func(a netip.AddrPort) bool { return a.Addr() == netip.IPv6Loopback() })
+	slices.SortFunc(endpoints, netip.AddrPort.Compare)
+	if got := fmt.Sprint(endpoints); got != "[10.244.0.1:2379 10.244.3.3:6443 127.0.0.1:443 198.51.100.6:6443]" {
+		t.Errorf("the endpoints are %s", got)
+	}
 }
 
 // The addresses are set at once, when the datastore has been read, and each minute.
@@ -64,7 +74,11 @@ func TestServersAreFollowed(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var sets atomic.Int32
 		ended := make(chan error)
-		go func() { ended <- s.Follow(ctx, func(map[netip.Addr]string) { sets.Add(1) }) }()
+		go func() {
+			ended <- s.Follow(ctx, func(map[netip.Addr]string, []netip.AddrPort) {
+				sets.Add(1)
+			})
+		}()
 		expect := func(when string, want int32) {
 			t.Helper()
 			synctest.Wait()

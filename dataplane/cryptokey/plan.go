@@ -21,6 +21,10 @@ type Input struct {
 	InPool func(netip.Prefix) bool
 	// Refuse returns why a prefix is not routed to another node, by its name; empty if it may be.
 	Refuse func(p netip.Prefix, node string) string
+	// EncryptHosts is set if packets to the nodes themselves are to be encrypted, too. RefuseHost returns why those to
+	// the address of a node are not, by its name; empty if they may be.
+	EncryptHosts bool
+	RefuseHost   func(p netip.Prefix, node string) string
 }
 
 // Way is where packets to a prefix go.
@@ -36,9 +40,13 @@ type Plan struct {
 	// Plain has, for each other node that is no peer, the reason.
 	Plain map[string]string
 	Ways  map[netip.Prefix]Way
-	// Hosts are the own addresses of the peers, from which they answer workloads that reach them unencrypted. Packets
-	// to them are not encrypted.
+	// Hosts are the own addresses of the peers, from which they may send encrypted packets: they answer workloads that
+	// reach them unencrypted.
 	Hosts map[netip.Prefix]wireguard.Key
+	// ToHosts has the address of each peer to which packets may be encrypted, by name, and PlainHosts the reason for
+	// each other one. Both are empty without Input.EncryptHosts.
+	ToHosts    map[string]netip.Prefix
+	PlainHosts map[string]string
 	// Refused has the prefixes that have no way, with the reason.
 	Refused map[netip.Prefix]string
 }
@@ -46,7 +54,8 @@ type Plan struct {
 // Decide returns the plan. What belongs to this host wins over all that other nodes claim.
 func Decide(in Input) Plan {
 	p := Plan{Peers: map[string]Node{}, Plain: map[string]string{}, Ways: map[netip.Prefix]Way{},
-		Hosts: map[netip.Prefix]wireguard.Key{}, Refused: map[netip.Prefix]string{}}
+		Hosts: map[netip.Prefix]wireguard.Key{}, Refused: map[netip.Prefix]string{},
+		ToHosts: map[string]netip.Prefix{}, PlainHosts: map[string]string{}}
 	for name := range in.Nodes.nodes {
 		if name == in.Node {
 			continue
@@ -77,12 +86,44 @@ func Decide(in Input) Plan {
 		}
 	}
 	for name, n := range p.Peers {
-		h := netip.PrefixFrom(n.Address, n.Address.BitLen())
-		if _, covered := p.around(h); !covered && in.Nodes.hosts[n.Address] == 1 && in.Refuse(h, name) == "" {
-			p.Hosts[h] = n.Key // no other node claims it, no pod has it, and this host needs no server or router there
-		}
+		p.decideHost(in, name, n)
 	}
 	return p
+}
+
+// decideHost decides about the own address of a peer. It is the peer's if no other node claims it and no pod has it.
+// Packets from it do no harm to a host that needs a server or a router there; packets to it are another matter: whoever
+// writes a Node could draw those to a server.
+func (p *Plan) decideHost(in Input, name string, n Node) {
+	h := netip.PrefixFrom(n.Address, n.Address.BitLen())
+	own := in.Nodes.nodes[in.Node].Address
+	_, covered := p.around(h)
+	why := ""
+	switch {
+	case n.Address == own:
+		why = fmt.Sprintf("%s is the address of this host", n.Address)
+	case in.Nodes.hosts[n.Address] > 1:
+		why = fmt.Sprintf("another node has the address %s, too", n.Address)
+	case covered:
+		why = fmt.Sprintf("%s is in a block of IPAM, or a pod of this host has it", n.Address)
+	case !in.EncryptHosts:
+		if in.Refuse(h, name) == "" {
+			p.Hosts[h] = n.Key
+		}
+		return
+	default:
+		p.Hosts[h] = n.Key
+		if why = in.RefuseHost(h, name); why == "" && !own.IsValid() {
+			why = fmt.Sprintf("the Node of this host, %s, has no such address", in.Node)
+		}
+	}
+	switch {
+	case !in.EncryptHosts:
+	case why != "":
+		p.PlainHosts[name] = why
+	default:
+		p.ToHosts[name] = h
+	}
 }
 
 // refuse returns why a prefix is not another node's: packets to a host itself never go through the tunnel that needs

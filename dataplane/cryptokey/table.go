@@ -44,7 +44,7 @@ func NewTable(f model.Family) *Table {
 }
 
 func claimOf(name string, n *model.Node, f model.Family) claim {
-	c := claim{Node: Node{Name: name, Address: address(n, f)}, created: n.CreationTimestamp.Time}
+	c := claim{Node: Node{Name: name, Address: n.HostAddress(f)}, created: n.CreationTimestamp.Time}
 	var err error
 	switch text := n.PublicKey(f); {
 	case text == "":
@@ -59,21 +59,6 @@ func claimOf(name string, n *model.Node, f model.Family) claim {
 		}
 	}
 	return c
-}
-
-// address returns the one of BGP, else the first internal one, else the first external one, as Calico does.
-func address(n *model.Node, f model.Family) netip.Addr {
-	if a := n.Spec.BGP.Address(f).Addr(); a.IsValid() {
-		return a
-	}
-	for _, kind := range []string{"InternalIP", "ExternalIP"} {
-		for _, a := range n.Spec.Addresses {
-			if p := model.ParseAddress(a.Address, f); a.Type == kind && p.IsValid() {
-				return p.Addr()
-			}
-		}
-	}
-	return netip.Addr{}
 }
 
 // Set takes over a node; nil: it is gone. It reports whether that changes anything.

@@ -2,9 +2,11 @@ package hoststate
 
 import (
 	"regexp"
+	"slices"
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/overlay"
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // Overlays returns the devices of the overlays that this host has.
@@ -13,6 +15,13 @@ func (h *Host) Overlays() []overlay.Device {
 		return nil
 	}
 	return overlay.Devices(&h.Felix, h.PoolTable(), h.Own)
+}
+
+// EncryptsHosts reports whether packets of a family to the nodes themselves are to be encrypted.
+func (h *Host) EncryptsHosts(f model.Family) bool {
+	return !h.PolicyOnly && slices.ContainsFunc(overlay.Encryptions(&h.Felix), func(e overlay.Encryption) bool {
+		return e.Family == f && e.Hosts
+	})
 }
 
 // defaultUplinks matches the names of interfaces whose MTU counts while no route leads to another node, as the default

@@ -47,6 +47,9 @@ func Devices(f *model.FelixConfigurationSpec, pools ippool.Table, own *model.Nod
 		if a := own.TunnelAddress(o.Device); a.IsValid() {
 			d.Addresses = []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}
 		}
+		if a := own.HostAddress(o.Family); a.IsValid() && o.hasHostAddress(f, d.Addresses) {
+			d.Addresses = append([]netip.Prefix{netip.PrefixFrom(a, a.BitLen())}, d.Addresses...)
+		}
 		list = append(list, d)
 	}
 	return list

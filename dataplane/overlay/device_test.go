@@ -1,6 +1,7 @@
 package overlay
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -78,6 +79,36 @@ func TestMTU(t *testing.T) {
 		if pods := PodMTU(&f, table, c.host); pods != c.pods {
 			t.Errorf("%s: pods have %d, want %d", c.rule, pods, c.pods)
 		}
+	}
+}
+
+// The devices of WireGuard have the node's address while packets to nodes are encrypted, beside that of a pool.
+func TestDevicesOfHostEncryption(t *testing.T) {
+	own := &model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: "192.0.2.1/24"},
+		Wireguard: &model.NodeWireguard{InterfaceIPv4Address: "10.2.0.1"}}}
+	var f model.FelixConfigurationSpec
+	f.WireguardEnabled = new(true)
+	for want, set := range map[string]func(){
+		"[10.2.0.1/32]":              func() {},
+		"[192.0.2.1/32 10.2.0.1/32]": func() { f.WireguardHostEncryptionEnabled = new(true) },
+	} {
+		f.WireguardHostEncryptionEnabled = nil
+		set()
+		if list := Devices(&f, nil, own); len(list) != 1 || fmt.Sprint(list[0].Addresses) != want {
+			t.Errorf("%+v, want %s", list, want)
+		}
+	}
+	f.WireguardHostEncryptionEnabled, own.Spec.Wireguard = nil, nil
+	if list := Devices(&f, nil, own); len(list) != 1 || fmt.Sprint(list[0].Addresses) != "[192.0.2.1/32]" {
+		t.Errorf("without an address of a pool: %+v", list)
+	}
+	f.WireguardHostEncryptionEnabled, f.WireguardRoutingRulePriority = new(true), new(1)
+	if list := Conflicts(&f, nil); len(list) != 1 || list[0].Setting != "wireguardRoutingRulePriority" {
+		t.Errorf("no room for rules: %+v", list)
+	}
+	f.WireguardEnabled = nil
+	if list := Conflicts(&f, nil); len(list) != 1 || list[0].Setting != "wireguardHostEncryptionEnabled" {
+		t.Errorf("nothing is encrypted: %+v", list)
 	}
 }
 

@@ -2,6 +2,8 @@ package overlay
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/manxnet/manx/datastore/ippool"
@@ -70,6 +72,8 @@ type Encryption struct {
 	Mark uint32
 	// Table and Priority are those of the rule that leads packets to the routes through the device.
 	Table, Priority uint32
+	// Hosts is set if packets to the nodes themselves are to be encrypted, too.
+	Hosts bool
 	// Keepalive is the time between packets that are sent without need, 0 for none.
 	Keepalive time.Duration
 }
@@ -86,6 +90,7 @@ func Encryptions(f *model.FelixConfigurationSpec) (list []Encryption) {
 		if p := f.WireguardRoutingRulePriority; p != nil && *p > 0 && *p <= mostRulePriority {
 			e.Priority = uint32(*p)
 		}
+		e.Hosts = e.On && is(f.WireguardHostEncryptionEnabled) && e.Priority > 1
 		if k := f.WireguardPersistentKeepAlive; k != nil && k.Duration > 0 {
 			e.Keepalive = min(k.Duration.Truncate(time.Second), 65535*time.Second)
 		}
@@ -93,6 +98,23 @@ func Encryptions(f *model.FelixConfigurationSpec) (list []Encryption) {
 	}
 	return list
 }
+
+// hasHostAddress reports whether the device has the node's own address: while packets to the nodes themselves are
+// encrypted, since that is the source by which the others know this node, and while there is no address of a pool, since
+// rp_filter is strict on a device without any.
+func (o Overlay) hasHostAddress(f *model.FelixConfigurationSpec, ofPools []netip.Prefix) bool {
+	if o.Kind != kindWireGuard || len(ofPools) == 0 {
+		return o.Kind == kindWireGuard
+	}
+	return slices.ContainsFunc(Encryptions(f), func(e Encryption) bool { return e.Device == o.Device && e.Hosts })
+}
+
+// Ports are TCP ports from First to Last.
+type Ports struct{ First, Last uint16 }
+
+// PlainPorts are those of BGP and of etcd, to its clients and between its members. No tunnel takes the packets of nodes
+// to and from them: where two nodes do not know each other's keys, those could not be learned.
+func PlainPorts() []Ports { return []Ports{{179, 179}, {2379, 2380}} }
 
 // Encrypts reports whether a node encrypts packets to others, of any family.
 func Encrypts(f *model.FelixConfigurationSpec) bool {
@@ -150,6 +172,13 @@ func encryptionMark(f *model.FelixConfigurationSpec) (mark uint32, problem strin
 
 // wireguardConflicts are settings that WireGuard cannot follow.
 func wireguardConflicts(f *model.FelixConfigurationSpec) (list []Conflict) {
+	if hosts := is(f.WireguardHostEncryptionEnabled); hosts && !Encrypts(f) {
+		return []Conflict{{"wireguardHostEncryptionEnabled", "nothing is encrypted: neither wireguardEnabled nor " +
+			"wireguardEnabledV6 is true"}}
+	} else if p := f.WireguardRoutingRulePriority; hosts && p != nil && *p == 1 {
+		list = append(list, Conflict{"wireguardRoutingRulePriority", "1 leaves no priority for the rules that keep " +
+			"BGP and the datastore out of the tunnel: packets between the nodes themselves are not encrypted"})
+	}
 	if !Encrypts(f) {
 		return nil
 	}

@@ -91,6 +91,7 @@ func (c *Calculator) writeBase() {
 	} else {
 		c.table.DeleteChain(encryption)
 	}
+	c.writeHostTunnels()
 	nat := func(priority int32) *ruleset.Base {
 		return &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.NAT, Priority: priority}
 	}
@@ -438,8 +439,8 @@ func (s *settings) masquerade() []ruleset.Rule {
 	for _, t := range s.tunnels {
 		if t.used {
 			rules = append(rules, ruleset.Rule{
-				Matches: []ruleset.Match{{Field: ruleset.OutInterface, Name: t.device}, {Field: ruleset.SourceLocal},
-					{Field: ruleset.SourceOfOutInterface, Not: true}},
+				Matches: append([]ruleset.Match{{Field: ruleset.OutInterface, Name: t.device}, {Field: ruleset.SourceLocal},
+					{Field: ruleset.SourceOfOutInterface, Not: true}}, s.notTheNodes(t.device)...),
 				Verdict: ruleset.Verdict{Action: ruleset.Masquerade, Random: true},
 				Comment: "the tunnel's own address"})
 		}

@@ -32,6 +32,7 @@ type settings struct {
 	tunnels      []tunnel
 	// wireGuardPorts are the UDP ports of IPv4 and IPv6.
 	wireGuardPorts []uint32
+	hostTunnels    []hostTunnel
 	encrypted      bool // what leaves for other nodes must be, of families that this node encrypts
 	ipv6           bool // there is a pool of IPv6 addresses
 	failsafeIn     []failsafe
@@ -273,6 +274,14 @@ func ofSet(family uint32, f ruleset.Field, set string) []ruleset.Match {
 	return []ruleset.Match{ofFamily(family), {Field: f, Set: set + fmt.Sprint(family)}}
 }
 
+// ownNode returns the Node of this host, nil if there is none.
+func (c *Calculator) ownNode() *model.Node {
+	if c.reader == nil {
+		return nil
+	}
+	return model.Get[model.Node](c.reader, model.ResourceKey(model.KindNode, c.config.Node))
+}
+
 // systemSets writes the sets that depend on the settings.
 func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 	var pools, masquerade, loop [2][]netip.Prefix
@@ -303,6 +312,7 @@ func (c *Calculator) systemSets(f *model.FelixConfigurationSpec) {
 	}
 	c.settings.services = [2]bool{len(loop[0]) > 0, len(loop[1]) > 0}
 	c.settings.tunnels = tunnelsOf(c.config.Overlays, f, table)
+	c.settings.hostTunnels = hostTunnelsOf(f, c.ownNode())
 	var external []netip.Prefix
 	if f.ExternalNodesCIDRList != nil {
 		external = parseNets(*f.ExternalNodesCIDRList)

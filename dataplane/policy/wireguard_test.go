@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/manxnet/manx/dataplane/ruleset"
@@ -35,6 +36,60 @@ func TestEncryptedPacketsComeFromAnywhere(t *testing.T) {
 					DestinationPort: x.port, State: ruleset.ConnNew}
 				if got := c.Table().EvalOutput(vxlanHost, out, nil).Accepted(); got != x.want {
 					t.Errorf("on %t: to %s, port %d: %t", on, f.stranger, x.port, got)
+				}
+			}
+		}
+	}
+}
+
+// Packets of other nodes to this host that come in plain, and those of the tunnel itself, get the mark that keeps the
+// way back to their source out of the tunnel; forwarded ones do not. Packets that this host sends to nodes from another
+// address than the node's get it, too.
+func TestPlainPacketsBetweenNodes(t *testing.T) {
+	const mark = 0x200000
+	for _, on := range []bool{false, true} {
+		c := vxlanRules(nil, func(s *model.FelixConfigurationSpec) {
+			encrypting(s)
+			s.WireguardHostEncryptionEnabled = &on
+		})
+		for i, f := range vxlanFamilies {
+			device := []string{"wireguard.cali", "wg-v6.cali"}[i]
+			for _, x := range []struct {
+				rule   string
+				hook   ruleset.Hook
+				packet ruleset.Packet
+				want   bool
+			}{
+				{"from a node", ruleset.Prerouting, ruleset.Packet{In: "eth0", Source: f.node, Destination: f.here}, true},
+				{"by the tunnel", ruleset.Prerouting, ruleset.Packet{In: device, Source: f.node, Destination: f.here},
+					false},
+				{"from a pod", ruleset.Prerouting, ruleset.Packet{In: "calix", Source: f.node, Destination: f.here},
+					false},
+				{"from elsewhere", ruleset.Prerouting, ruleset.Packet{In: "eth0", Source: f.stranger,
+					Destination: f.here}, false},
+				{"to a pod", ruleset.Prerouting, ruleset.Packet{In: "eth0", Source: f.node, Destination: f.pod}, false},
+				{"of the tunnel", ruleset.Prerouting, ruleset.Packet{In: "eth0", Source: f.stranger,
+					Destination: f.here, DestinationPort: uint16(51820 + i)}, true},
+				{"from this node", ruleset.Output, ruleset.Packet{Out: "eth0", Source: f.here, Destination: f.node},
+					false},
+				{"from another address", ruleset.Output, ruleset.Packet{Out: "eth0", Source: f.tunnel,
+					Destination: f.node}, f.tunnel != f.here},
+				{"to others", ruleset.Output, ruleset.Packet{Out: "eth0", Source: f.tunnel, Destination: f.stranger},
+					false},
+			} {
+				x.packet.Protocol = protoUDP
+				if x.hook == ruleset.Output { // by the tunnel, which keeps the address where the peer knows it
+					p, host := x.packet, *vxlanHost
+					p.Out, p.State = device, ruleset.ConnNew
+					host.SourceFor = func(string, netip.Addr) netip.Addr { return f.stranger }
+					got := c.Table().EvalOutput(&host, p, nil).Packet.Source
+					if same := got == p.Source; same != (on && p.Source == f.here) {
+						t.Errorf("on %t, family %d: %s: the source %s becomes %s", on, i, x.rule, p.Source, got)
+					}
+				}
+				got := c.Table().Eval(vxlanHost, x.hook, x.packet, nil).Packet.Mark
+				if want := on && x.want; (got == mark) != want || got&^mark != 0 {
+					t.Errorf("on %t, family %d: %s: 0x%x", on, i, x.rule, got)
 				}
 			}
 		}

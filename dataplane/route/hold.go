@@ -95,7 +95,7 @@ func (t *Target) holdLearned(p netip.Prefix, s *state, now kernel.Route, fresh d
 func (t *Target) holdPlaced(p netip.Prefix, shape uint32, now kernel.Route, fresh decision) decision {
 	turned := t.turned[t.rules.config.Pools.Of(p).CIDR]
 	node, vteps := t.placed[p], t.rules.vteps(familyOf(p))
-	if t.rules.refuseToPlace(p, node) != "" {
+	if t.rules.refuseToPlace(p, node, noServer) != "" {
 		return fresh
 	}
 	_, err := vteps.Of(node)

@@ -223,7 +223,7 @@ func (r *rules) placed(p netip.Prefix, node string) (route *kernel.Route, note s
 		r.reach(address, directly) // to notice when it is the host's no more
 		return nil, fmt.Sprintf("node %s has the address %s, which is this host's", node, address), false
 	}
-	if why := r.refuseToPlace(p, node); why != "" {
+	if why := r.refuseToPlace(p, node, noServer); why != "" {
 		return nil, why, false
 	}
 	route = &kernel.Route{Dst: p, Metric: staticMetric4, Protocol: kernel.ProtocolCalico, Type: kernel.Unicast}
@@ -262,8 +262,8 @@ func (r *rules) placed(p netip.Prefix, node string) (route *kernel.Route, note s
 }
 
 // refuseToPlace returns why a prefix is never routed to another node, whoever wrote that the node has it; empty if it
-// may be. See reserved for the addresses of local workloads.
-func (r *rules) refuseToPlace(p netip.Prefix, node string) string {
+// may be. A server for which spared returns true is no reason. See reserved for the addresses of local workloads.
+func (r *rules) refuseToPlace(p netip.Prefix, node string, spared func(netip.Addr) bool) string {
 	if why := r.ownership.Refuse(p); why != "" {
 		return why
 	}
@@ -273,7 +273,7 @@ func (r *rules) refuseToPlace(p netip.Prefix, node string) string {
 		}
 	}
 	for a, server := range r.servers {
-		if p.Contains(a) {
+		if p.Contains(a) && !spared(a) {
 			return fmt.Sprintf("%s is the address of %s", a, server)
 		}
 	}
@@ -294,8 +294,15 @@ func isSingle(p netip.Prefix, _ string) bool { return p.IsSingleIP() }
 // RefuseToPlace returns why no packet to a prefix goes to another node, whoever wrote that the node has it; empty if it
 // may. That is so for what this host itself needs, such as its gateways.
 func (t *Target) RefuseToPlace(p netip.Prefix, node string) string {
-	return t.rules.refuseToPlace(p, node)
+	return t.rules.refuseToPlace(p, node, noServer)
 }
+
+// RefuseHost is RefuseToPlace for the own address of a node. Servers for which spared returns true are no reason.
+func (t *Target) RefuseHost(p netip.Prefix, node string, spared func(netip.Addr) bool) string {
+	return t.rules.refuseToPlace(p, node, spared)
+}
+
+func noServer(netip.Addr) bool { return false }
 
 // FollowRefusals sets a function that is called when RefuseToPlace may differ because gateways or servers of this host
 // do. Call it before the first Flush.

@@ -23,6 +23,7 @@ type ChainType uint8
 const (
 	Filter ChainType = iota + 1
 	NAT
+	Route // of Output: a packet whose mark it changes is routed again
 )
 
 // Base attaches a chain to a hook. Chains of one hook are evaluated in order of Priority; their policy is accept.

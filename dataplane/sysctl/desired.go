@@ -49,6 +49,9 @@ func desired(h *hoststate.Host, links map[string]kernel.Link, kernel6 bool) map[
 			want[key{d.Name, "net/ipv4/conf/" + d.Name + "/rp_filter"}] = "2"
 		}
 	}
+	if h.EncryptsHosts(model.IPv4) {
+		want[key{Name: "net/ipv4/conf/all/src_valid_mark"}] = "1" // else rp_filter looks up the tunnel
+	}
 	ends := endpoints(h)
 	if (!h.PolicyOnly || len(ends) > 0) && h.Felix.IPForwarding != "Disabled" {
 		want[forwarding4] = "1"

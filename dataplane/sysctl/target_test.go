@@ -284,6 +284,23 @@ func TestReadOnlySysctlsHaveOneNotice(t *testing.T) {
 	}
 }
 
+// With encryption of the nodes' own packets, reverse path lookups follow the mark of those that come in plain.
+func TestHostEncryption(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		felix := &model.FelixConfiguration{}
+		felix.Spec.WireguardEnabled, felix.Spec.WireguardHostEncryptionEnabled = new(true), &on
+		h := hoststate.New("n1", nil)
+		h.Take(hoststate.State{All: true, Reader: model.NewSet(model.NewObject(
+			model.ResourceKey(model.KindFelixConfiguration, "default"), felix))})
+		for _, h.PolicyOnly = range []bool{false, true} {
+			v := desired(h, nil, true)[key{Name: "net/ipv4/conf/all/src_valid_mark"}]
+			if (v == "1") != (on && !h.PolicyOnly) {
+				t.Errorf("on %t, policy alone %t: %q", on, h.PolicyOnly, v)
+			}
+		}
+	}
+}
+
 // With CrossSubnet a packet comes by the tunnel from a source that is reached without it: on the devices of overlays
 // the check of sources is loose. IPv6 has none.
 func TestOverlaysCheckSourcesLoosely(t *testing.T) {

@@ -39,6 +39,9 @@ func (t *Target) List() (map[key]value, error) {
 		if t.isOwn(r) {
 			r.Protocol = 0
 			have[key{Kind: rule, Device: t.sideOf(r.IPv6).Device, Rule: r}] = value{}
+		} else if isException(r) {
+			r.Protocol = 0
+			have[key{Kind: exception, Device: t.sideOf(r.IPv6).Device, Rule: r}] = value{}
 		}
 	}
 	return have, nil
@@ -52,7 +55,7 @@ func (t *Target) sideOf(ipv6 bool) *side {
 }
 
 func valueOf(r kernel.Route) value {
-	v := value{Type: r.Type}
+	v := value{Type: r.Type, Src: r.Src}
 	if len(r.NextHops) == 1 {
 		v.Link = r.NextHops[0].Link
 	}
@@ -82,21 +85,22 @@ type batch struct {
 	errs  []error
 }
 
-// Apply implements driver.Objects. Packets are led to a peer only when it is there, and it goes when none are.
+// Apply implements driver.Objects. Packets are led to a peer only when it is there, and it goes when none are. Those
+// that no tunnel takes have their rules while any packet of this host is led to another node.
 func (t *Target) Apply(steps []reconcile.Step[key, value]) []error {
 	b := &batch{t, steps, make([]error, len(steps))}
 	b.each(rule, true, func(s reconcile.Step[key, value]) error { return t.removeRule(s.Key.Rule) })
 	b.each(settings, false, t.set)
 	b.addPeers()
+	b.each(exception, false, func(s reconcile.Step[key, value]) error { return t.addRule(s.Key.Rule) })
 	b.setRoutes()
+	b.each(exception, true, func(s reconcile.Step[key, value]) error { return t.removeRule(s.Key.Rule) })
 	b.removePeers()
 	b.each(rule, false, func(s reconcile.Step[key, value]) error {
 		if slices.ContainsFunc(b.errs, func(err error) bool { return err != nil }) {
 			return errors.New("not all peers and routes are in place yet")
 		}
-		r := s.Key.Rule
-		r.Protocol = kernel.ProtocolCalico
-		return t.config.Kernel.AddRule(r)
+		return t.addRule(s.Key.Rule)
 	})
 	b.each(presence, true, func(s reconcile.Step[key, value]) error {
 		return t.config.Kernel.DeleteLink(t.Link(s.Key.Device).Index)
@@ -208,6 +212,7 @@ func (b *batch) routeOp(x reconcile.Step[key, value]) kernel.RouteOp {
 		return kernel.RouteOp{Verb: kernel.DeleteRoute, Route: r}
 	}
 	if r.Type == kernel.Unicast {
+		r.Src = x.New.Src
 		r.NextHops = []kernel.NextHop{{Link: x.New.Link}}
 		if k.Dst.Addr().Is4() {
 			r.Scope = kernel.ScopeLink
@@ -246,6 +251,11 @@ func (b *batch) removePeers() {
 		}
 		b.change(s, remove, removed)
 	}
+}
+
+func (t *Target) addRule(r kernel.Rule) error {
+	r.Protocol = kernel.ProtocolCalico
+	return t.config.Kernel.AddRule(r)
 }
 
 // removeRule removes a rule, whichever program is its origin.

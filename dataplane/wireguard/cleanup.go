@@ -15,6 +15,10 @@ func Cleanup(k Kernel) (removed int, err error) {
 	errs := []error{err}
 	var tables []kernel.Table
 	for _, r := range rules {
+		if isException(r) {
+			errs = append(errs, k.DeleteRule(r))
+			continue
+		}
 		single := r.Mark != 0 && r.Mark&(r.Mark-1) == 0
 		if !r.Not || r.Mark != r.Mask || !single || r.Protocol != kernel.ProtocolCalico || r.Table == kernel.MainTable {
 			continue

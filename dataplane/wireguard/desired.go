@@ -25,13 +25,15 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 			clear(s.proving)
 			clear(s.moved)
 			clear(s.leaving)
+			s.hosts = hosts{silent: map[string]time.Time{}}
 			s.had = false
 			continue
 		}
 		pools := h.PoolTable()
 		inPool := func(p netip.Prefix) bool { return pools.Of(p) != nil }
-		in := cryptokey.Input{Node: h.Node, Nodes: h.Keys(s.Family), Places: s.places,
-			InPool: inPool, Refuse: t.config.Refuse}
+		in := cryptokey.Input{Node: h.Node, Nodes: h.Keys(s.Family), Places: s.places, InPool: inPool,
+			Refuse: t.config.Refuse, RefuseHost: t.refuseHost, EncryptHosts: t.decideHosts(s, t.config.Now())}
+		s.own = h.Own.HostAddress(s.Family)
 		for _, p := range slices.Concat(t.input.local, t.contested()) {
 			if p.Addr().Is4() == (s.Family == model.IPv4) {
 				in.Local = append(in.Local, p)
@@ -43,12 +45,15 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 		before := s.plan
 		s.plan = cryptokey.Decide(in)
 		s.takeLeave(before, t.config.Now())
+		s.hosts.forget(s.plan)
+		t.resumeHosts(s, l.Index, t.config.Now())
 		t.decideMoves(s, l.Index)
 		if l.Kind == kernel.KindWireGuard {
-			s.wantDevice(want)
+			s.wantDevice(want, t.config.Now())
 		}
 		if l.Kind == kernel.KindWireGuard || s.had || t.config.Required {
 			t.wantRoutes(s, l, want)
+			t.wantHosts(s, l, want)
 		}
 	}
 	return want
@@ -112,7 +117,7 @@ func (s *side) routeKey(p netip.Prefix) kernel.RouteKey {
 }
 
 // wantDevice adds the objects on the device.
-func (s *side) wantDevice(want map[key]value) {
+func (s *side) wantDevice(want map[key]value, now time.Time) {
 	want[key{Kind: presence, Device: s.Device}] = value{}
 	want[key{Kind: settings, Device: s.Device}] = value{Port: s.Port, Mark: s.Mark, Keyed: true}
 	s.wantLeaving(want)
@@ -120,6 +125,8 @@ func (s *side) wantDevice(want map[key]value) {
 		v := value{Endpoint: netip.AddrPortFrom(n.Address, s.Port), Keepalive: s.Keepalive}
 		if _, proving := s.proving[name]; proving {
 			v.Keepalive = proofKeepalive
+		} else if s.hosts.on && (s.peerOf(name).Handshake.IsZero() || s.hosts.dead(name, now)) {
+			v.Keepalive = lookout
 		}
 		want[key{Kind: peer, Device: s.Device, Peer: n.Key}] = v
 	}

@@ -19,6 +19,8 @@ const (
 	allowed  kind = "allowed" // an AllowedIP
 	way      kind = "route"
 	rule     kind = "rule"
+	// exception is a rule that comes before the other one.
+	exception kind = "exception"
 )
 
 // key names an object.
@@ -28,7 +30,7 @@ type key struct {
 	Peer   wireguard.Key // of a peer
 	Prefix netip.Prefix  // of an AllowedIP or a route
 	Table  kernel.Table  // of a route
-	Rule   kernel.Rule   // without its protocol
+	Rule   kernel.Rule   // of either kind, without its protocol
 }
 
 // String names the object for people.
@@ -40,7 +42,7 @@ func (k key) String() string {
 		return fmt.Sprintf("allowed %s dev %s", k.Prefix, k.Device)
 	case way:
 		return fmt.Sprintf("route %s table %s", k.Prefix, k.Table)
-	case rule:
+	case rule, exception:
 		if k.Rule.IPv6 {
 			return "rule of IPv6 " + k.Rule.String()
 		}
@@ -51,7 +53,7 @@ func (k key) String() string {
 
 // Link implements driver.Objects' key. Routes and rules outlive the device, in part.
 func (k key) Link() string {
-	if k.Kind == way || k.Kind == rule {
+	if k.Kind == way || k.Kind == rule || k.Kind == exception {
 		return ""
 	}
 	return k.Device
@@ -71,11 +73,14 @@ type value struct {
 	// of a route
 	Type kernel.RouteType
 	Link int
+	Src  netip.Addr // the source of packets of this host, invalid for that of the device
 }
 
 // String writes the value for people.
 func (v value) String() string {
 	switch {
+	case v.Type == kernel.Unicast && v.Src.IsValid():
+		return fmt.Sprintf("dev #%d src %s", v.Link, v.Src)
 	case v.Type == kernel.Unicast:
 		return fmt.Sprintf("dev #%d", v.Link)
 	case v.Type != 0:

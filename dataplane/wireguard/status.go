@@ -108,7 +108,7 @@ func size(n uint64) string {
 	return fmt.Sprintf("%.1f %s", v, units[unit])
 }
 
-// Rows returns the other nodes, each with whether packets to it are encrypted, and then the objects in the kernel.
+// Rows returns the other nodes, each with whether packets to its workloads are encrypted, and to itself, and then the objects in the kernel.
 func (t *Target) Rows() []reconcile.Row {
 	var list []reconcile.Row
 	for _, p := range t.Peers() {
@@ -122,7 +122,7 @@ func (t *Target) Rows() []reconcile.Row {
 		}
 		list = append(list, row)
 	}
-	return append(list, t.Driver.Rows()...)
+	return slices.Concat(list, t.hostRows(), t.Driver.Rows())
 }
 
 // mostNotices bounds the nodes and prefixes that have a notice of their own.
@@ -131,7 +131,7 @@ const mostNotices = 10
 // Notices returns one for each object that cannot be made, for nodes that get packets in plain, for those that do not
 // answer, and for prefixes that no other node may have.
 func (t *Target) Notices() []reconcile.Notice {
-	list, own := t.Driver.Notices(), []reconcile.Notice(nil)
+	list, own := t.Driver.Notices(), t.hostNotices()
 	for _, p := range t.Peers() {
 		if !p.Encrypted || p.broken {
 			own = append(own, reconcile.Notice{Subject: fmt.Sprintf("WireGuard to node %s (IPv%d)", p.Node, p.Family),

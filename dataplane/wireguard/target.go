@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/manxnet/manx/dataplane/cryptokey"
@@ -49,6 +50,10 @@ type Config struct {
 	Required bool
 	// Refuse returns why no route may lead a prefix to another node, by its name; empty if one may.
 	Refuse func(p netip.Prefix, node string) string
+	// RefuseHost is Refuse for the own address of a node: servers for which spared returns true are no reason.
+	RefuseHost func(p netip.Prefix, node string, spared func(netip.Addr) bool) string
+	// NoHosts is why packets to the nodes themselves cannot be encrypted here; empty: they can.
+	NoHosts string
 	// Missing returns why the kernel cannot make devices, by name.
 	Missing func() map[string]error
 	// Publish is called with the keys of this node when they have changed; nil: no call. It must not block.
@@ -69,7 +74,9 @@ type Target struct {
 	routes  map[kernel.RouteKey]kernel.Route
 	since   map[string]time.Time // notices about nodes
 	host    *hoststate.Host
-	keys    Keys // the last ones that were published, nil: none yet
+	servers []netip.AddrPort
+	plain   atomic.Uint32 // see PlainMark
+	keys    Keys          // the last ones that were published, nil: none yet
 }
 
 // side is the state of one family.
@@ -81,6 +88,8 @@ type side struct {
 	moved   map[string]bool      // nodes to which packets are encrypted
 	leaving map[wireguard.Key]leaving
 	stuck   map[string]bool // nodes to which packets are sent without an answer
+	hosts   hosts
+	own     netip.Addr // the node's
 	active  bool
 	until   time.Time // the device lingers
 	had     bool      // the device has existed
@@ -102,7 +111,8 @@ func New(c Config) *Target {
 	t := &Target{config: c, routes: map[kernel.RouteKey]kernel.Route{}}
 	for i, e := range encryptions(&model.FelixConfigurationSpec{}) {
 		t.sides[i] = &side{Encryption: e, places: map[netip.Prefix]string{}, proving: map[string]time.Time{},
-			moved: map[string]bool{}, stuck: map[string]bool{}, leaving: map[wireguard.Key]leaving{}}
+			moved: map[string]bool{}, stuck: map[string]bool{}, leaving: map[wireguard.Key]leaving{},
+			hosts: hosts{silent: map[string]time.Time{}}}
 	}
 	t.Driver = driver.New(t, driver.Config[key, value]{Name: "wireguard", Part: "interfaces",
 		ListLinks: c.Kernel.ListLinks, Now: c.Now, Follows: func(*hoststate.Host) bool { return t.changed },
@@ -167,8 +177,11 @@ func (t *Target) note(h *hoststate.Host) bool {
 	if h.Concerned {
 		t.input = inputOf(h)
 	}
+	t.plain.Store(0)
 	for i, s := range t.sides {
-		s.Encryption = t.input.list[i]
+		if s.Encryption = t.input.list[i]; s.Hosts {
+			t.plain.Store(s.Mark)
+		}
 	}
 	return h.KeysChanged || old.list != t.input.list || old.pools != t.input.pools ||
 		!slices.Equal(old.local, t.input.local) || !slices.Equal(contested, t.contested())
@@ -249,10 +262,10 @@ func (t *Target) look() {
 
 // see takes over the state of a device; before is the last one, nil if there was none.
 func (s *side) see(before, d *wireguard.Device, now time.Time) {
-	sent := map[wireguard.Key]uint64{}
+	last := map[wireguard.Key]wireguard.Peer{}
 	if before != nil {
 		for _, p := range before.Peers {
-			sent[p.Key] = p.Sent
+			last[p.Key] = p
 		}
 	}
 	s.have, s.had = d, true
@@ -268,11 +281,12 @@ func (s *side) see(before, d *wireguard.Device, now time.Time) {
 	}
 	for name, n := range s.plan.Peers {
 		p := byKey[n.Key]
-		if last, known := sent[n.Key]; !known || now.Sub(p.Handshake) < rejectAfter {
+		if old, known := last[n.Key]; !known || now.Sub(p.Handshake) < rejectAfter {
 			delete(s.stuck, name)
-		} else if p.Sent > last {
+		} else if p.Sent > old.Sent {
 			s.stuck[name] = true
 		}
+		s.hosts.see(name, last[n.Key], p, now)
 	}
 }
 
@@ -315,6 +329,9 @@ func (t *Target) Flush() (steps, failures int, err error) {
 		if s.active && !s.On && !now.Before(s.until) || leave && !now.Before(end) {
 			t.Touch(s.Device)
 		}
+		if at := s.hosts.changes; !at.IsZero() && !now.Before(at) {
+			t.Touch(s.Device)
+		}
 		if len(s.proving) > 0 {
 			t.Touch(s.Device)
 			t.Resync()
@@ -336,6 +353,9 @@ func (t *Target) Next() time.Duration {
 		}
 		if end, leave := s.leavingEnds(); leave {
 			next = min(next, max(end.Sub(t.config.Now()), time.Millisecond))
+		}
+		if at := s.hosts.changes; !at.IsZero() {
+			next = min(next, max(at.Sub(t.config.Now()), time.Millisecond))
 		}
 		if s.active && !s.On {
 			next = min(next, max(s.until.Sub(t.config.Now()), time.Millisecond))

@@ -58,8 +58,9 @@ func newRig(t testing.TB, required bool, nodes ...*model.Object) *rig {
 func (r *rig) start(required, synced bool) {
 	r.host = hoststate.New("n1", nil)
 	r.target = New(Config{Kernel: r.kernel, Now: func() time.Time { return r.now }, Required: required,
-		Refuse:  func(p netip.Prefix, _ string) string { return r.refused[p] },
-		Missing: func() map[string]error { return nil }, Publish: func(k Keys) { r.keys = k }})
+		Refuse:     func(p netip.Prefix, _ string) string { return r.refused[p] },
+		RefuseHost: func(p netip.Prefix, _ string, _ func(netip.Addr) bool) string { return r.refused[p] },
+		Missing:    func() map[string]error { return nil }, Publish: func(k Keys) { r.keys = k }})
 	for i := 1; i < 10; i++ {
 		r.target.Place(block(i), fmt.Sprintf("n%d", i))
 	}
@@ -124,6 +125,7 @@ func (r *rig) shake(key string) {
 func (r *rig) way(i int) string {
 	r.t.Helper()
 	rules, _ := r.kernel.ListRules()
+	rules = slices.DeleteFunc(rules, func(x kernel.Rule) bool { return x.Priority == priority-1 })
 	routes, _ := r.kernel.ListRoutes(table)
 	if len(rules) != 1 || rules[0].Table != table || !rules[0].Not || rules[0].Mark != mark {
 		return fmt.Sprintf("rules %v", rules)

@@ -40,6 +40,25 @@ func (n *Node) Addresses() []netip.Addr {
 	return list
 }
 
+// HostAddress returns the address of a family to which other nodes send what is for the node itself: that of BGP, else
+// its first internal one, else its first external one, as Calico does; invalid if it has none. n may be nil.
+func (n *Node) HostAddress(f Family) netip.Addr {
+	if n == nil {
+		return netip.Addr{}
+	}
+	if a := n.Spec.BGP.Address(f).Addr(); a.IsValid() {
+		return a
+	}
+	for _, kind := range []string{"InternalIP", "ExternalIP"} {
+		for _, a := range n.Spec.Addresses {
+			if p := ParseAddress(a.Address, f); a.Type == kind && p.IsValid() {
+				return p.Addr()
+			}
+		}
+	}
+	return netip.Addr{}
+}
+
 // PublicKey returns the key of WireGuard that a node publishes for a family, as text; empty: none. n may be nil.
 func (n *Node) PublicKey(f Family) string {
 	switch {

@@ -44,7 +44,7 @@ func (k *Keeper) Run(ctx context.Context, tables *datastore.Tables) error {
 	for {
 		snapshot = tables.Snapshot()
 		changed := snapshot.ReplacedOf(model.KindNode)
-		if err := await(ctx, k.step(ctx, snapshot, &w), changed, nil); err != nil {
+		if err := await(ctx, k.step(ctx, snapshot, &w), changed, nil, nil); err != nil {
 			return err
 		}
 	}

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// await waits until one of two channels is closed, or for the due time; nil and the zero time are never. It returns
+// await waits until one of the channels is closed, or for the due time; nil and the zero time are never. It returns
 // ctx's error if that ends first.
-func await(ctx context.Context, due time.Time, changed, orChanged <-chan struct{}) error {
+func await(ctx context.Context, due time.Time, a, b, c <-chan struct{}) error {
 	var over <-chan time.Time
 	if !due.IsZero() {
 		timer := time.NewTimer(time.Until(due))
@@ -15,8 +15,9 @@ func await(ctx context.Context, due time.Time, changed, orChanged <-chan struct{
 		over = timer.C
 	}
 	select {
-	case <-changed:
-	case <-orChanged:
+	case <-a:
+	case <-b:
+	case <-c:
 	case <-over:
 	case <-ctx.Done():
 	}

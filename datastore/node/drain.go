@@ -95,7 +95,7 @@ func (d *Drainer) Run(ctx context.Context, tables *datastore.Tables) error {
 		if w.phase == model.Draining || w.phase == model.Returning || waiting {
 			due = time.Now().Add(d.Interval)
 		}
-		if err := await(ctx, due, changed, nil); err != nil {
+		if err := await(ctx, due, changed, nil, nil); err != nil {
 			return err
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+
+	"github.com/manxnet/manx/datastore/model"
 )
 
 // Family is an address family.
@@ -51,6 +53,9 @@ func (System) Interfaces() ([]Interface, error) {
 	}
 	interfaces := make([]Interface, 0, len(links))
 	for _, link := range links {
+		if link.Name == model.DeviceWireguard || link.Name == model.DeviceWireguardV6 {
+			continue // they have what the Node says, which is no sign that it is this host's address
+		}
 		addrs, err := link.Addrs()
 		if err != nil {
 			continue // deleted meanwhile

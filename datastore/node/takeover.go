@@ -212,7 +212,7 @@ func (w *TakeoverWatch) Run(ctx context.Context, tables *datastore.Tables) error
 		if first || n != last || !due.IsZero() && !time.Now().Before(due) {
 			last, due = n, w.step(j, n)
 		}
-		if err := await(ctx, due, changed, nil); err != nil {
+		if err := await(ctx, due, changed, nil, nil); err != nil {
 			return err
 		}
 	}

@@ -26,8 +26,9 @@ type Tunnels struct {
 	Node  string
 	// Types are the tunnels to maintain; other fields of the Node stay unchanged.
 	Types []TunnelType
-	// HostEncryption: WireGuard uses the node's own address; its device needs none.
-	HostEncryption bool
+	// EncryptsHosts reports, by the FelixConfigurations and the Node, whether the node's own packets are encrypted:
+	// WireGuard uses the node's own address then, and its devices need none. nil: they are not.
+	EncryptsHosts func(model.Reader) bool
 	// Linger is how long an address stays that no pool needs any more, in a pool that has another mode now: until they
 	// know of it, other nodes send by the tunnel. 0: it is released at once.
 	Linger time.Duration
@@ -56,9 +57,9 @@ func (t *Tunnels) Run(ctx context.Context, tables *datastore.Tables) error {
 			if !t.inputs(snapshot).equal(before) {
 				break
 			}
-			nodes, pools := snapshot.ReplacedOf(model.KindNode), snapshot.ReplacedOf(model.KindIPPool)
 			due := t.due()
-			if err := await(ctx, due, nodes, pools); err != nil {
+			if err := await(ctx, due, snapshot.ReplacedOf(model.KindNode), snapshot.ReplacedOf(model.KindIPPool),
+				snapshot.ReplacedOf(model.KindFelixConfiguration)); err != nil {
 				return err
 			}
 			if !due.IsZero() && !due.After(time.Now()) {
@@ -70,16 +71,17 @@ func (t *Tunnels) Run(ctx context.Context, tables *datastore.Tables) error {
 
 // tunnelInputs are the objects that tunnel addresses follow from.
 type tunnelInputs struct {
-	node  *model.Object
-	pools []*model.Object
+	node         *model.Object
+	pools, felix []*model.Object
 }
 
 func (t *Tunnels) inputs(s *datastore.Snapshot) tunnelInputs {
-	return tunnelInputs{s.Get(model.ResourceKey(model.KindNode, t.Node)), slices.Collect(s.All(model.KindIPPool))}
+	return tunnelInputs{s.Get(model.ResourceKey(model.KindNode, t.Node)), slices.Collect(s.All(model.KindIPPool)),
+		slices.Collect(s.All(model.KindFelixConfiguration))}
 }
 
 func (i tunnelInputs) equal(other tunnelInputs) bool {
-	return i.node == other.node && slices.Equal(i.pools, other.pools)
+	return i.node == other.node && slices.Equal(i.pools, other.pools) && slices.Equal(i.felix, other.felix)
 }
 
 // ensureUntilDone repeats Ensure until it succeeds or ctx ends.
@@ -112,9 +114,13 @@ func (t *Tunnels) Ensure(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	hosts, err := t.encryptsHosts(ctx, node)
+	if err != nil {
+		return err
+	}
 	results := make([]tunnelResult, 0, len(t.Types))
 	for _, kind := range t.Types {
-		r, err := t.settle(ctx, kind, node, pools)
+		r, err := t.settle(ctx, kind, node, kind.candidates(node, pools, hosts, t.Log), pools)
 		results = append(results, r)
 		if err != nil {
 			t.undo(ctx, results)
@@ -163,6 +169,22 @@ func (t *Tunnels) readPools(ctx context.Context) ([]*model.IPPool, error) {
 	return pools, nil
 }
 
+// encryptsHosts reads what EncryptsHosts needs.
+func (t *Tunnels) encryptsHosts(ctx context.Context, node *model.Node) (bool, error) {
+	if t.EncryptsHosts == nil {
+		return false, nil
+	}
+	objects, _, err := t.Store.List(ctx, model.KindFelixConfiguration, "")
+	if err != nil {
+		return false, fmt.Errorf("read FelixConfigurations for tunnel addresses: %w", err)
+	}
+	set := model.NewSet(model.NewObject(model.ResourceKey(model.KindNode, t.Node), node))
+	for _, o := range objects {
+		set[o.Key] = o
+	}
+	return t.EncryptsHosts(set), nil
+}
+
 // tunnelResult is the new state of one tunnel's address.
 type tunnelResult struct {
 	kind    TunnelType
@@ -174,7 +196,7 @@ type tunnelResult struct {
 
 // settle finds or assigns the address of one tunnel.
 func (t *Tunnels) settle(
-	ctx context.Context, kind TunnelType, node *model.Node, pools []*model.IPPool,
+	ctx context.Context, kind TunnelType, node *model.Node, candidates []netip.Prefix, pools []*model.IPPool,
 ) (tunnelResult, error) {
 	r := tunnelResult{kind: kind}
 	r.old, _ = netip.ParseAddr(kind.get(node))
@@ -183,7 +205,6 @@ func (t *Tunnels) settle(
 		return r, err
 	}
 	r.held = held
-	candidates := kind.candidates(node, pools, t.HostEncryption, t.Log)
 	if len(candidates) > 0 || !r.old.IsValid() {
 		delete(t.unneeded, kind.name)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/manxnet/manx/datastore/codec"
 	"github.com/manxnet/manx/datastore/etcd"
 	"github.com/manxnet/manx/datastore/etcd/etcdtest"
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/integration/jsonlines"
 	"github.com/manxnet/manx/ipam"
@@ -345,6 +346,35 @@ func TestTunnelAddressLingers(t *testing.T) {
 	ensure("10.4.0.1") // the queue of free addresses
 	x.pool("ipip", "10.5.0.0/29", never)
 	ensure("")
+}
+
+// WireGuard's device has an address of a pool, unless the node's own packets are encrypted, by FelixConfiguration or by
+// the settings of the host.
+func TestWireguardTunnelAddress(t *testing.T) {
+	x := newTunnelTest(t)
+	x.pool("pods", "10.4.0.0/29", func(p *model.IPPoolSpec) { p.BlockSize, p.IPIPMode = 29, v3.IPIPModeNever })
+	x.put("nodes/n", `{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n"},"spec":{},"status":`+
+		`{"wireguardPublicKey":"bm8ga2V5"}}`)
+	for _, c := range []struct {
+		felix, environment string
+		want               bool
+	}{{"false", "", true}, {"true", "", false}, {"false", "", true}, {"false", "true", false}, {"true", "false", true}} {
+		x.put("felixconfigurations/default", `{"kind":"FelixConfiguration","apiVersion":"projectcalico.org/v3",`+
+			`"metadata":{"name":"default"},"spec":{"wireguardHostEncryptionEnabled":`+c.felix+`}}`)
+		tunnels := x.tunnels(tunnelWireguard)
+		tunnels.EncryptsHosts = func(r model.Reader) bool {
+			local := felixconfig.NewLocal([]string{"FELIX_WIREGUARDHOSTENCRYPTIONENABLED=" + c.environment}, "", "")
+			return *felixconfig.Merge(r, "n", local).WireguardHostEncryptionEnabled
+		}
+		if err := tunnels.Ensure(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		n, err := tunnels.readNode(t.Context())
+		if err != nil || (tunnelWireguard.get(n) != "") != c.want ||
+			(x.addressesOf("wireguard-tunnel-addr-n") != "") != c.want {
+			t.Errorf("%+v: %+v, %v", c, n.Spec.Wireguard, err)
+		}
+	}
 }
 
 // await waits until the Node in the tables has the address.

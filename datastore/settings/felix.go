@@ -20,10 +20,8 @@ var felix = []group{
 		text: "Manx has no eBPF data plane: where it takes the place of kube-proxy, pods of a Manx node reach no " +
 			"Service"},
 	{names: `wireguardEnabled wireguardEnabledV6 wireguardListeningPort wireguardListeningPortV6
-		wireguardRoutingRulePriority wireguardMTU wireguardMTUV6 wireguardKeepAlive routeTableRanges routeTableRange`},
-	{state: Planned, holds: true, names: "wireguardHostEncryptionEnabled=false",
-		text: "packets between the nodes themselves are not encrypted, those of workloads alone are " +
-			"(wireguardEnabled)"},
+		wireguardRoutingRulePriority wireguardMTU wireguardMTUV6 wireguardKeepAlive routeTableRanges routeTableRange
+		wireguardHostEncryptionEnabled`},
 	{state: NotDone, names: "wireguardInterfaceName=wireguard.cali wireguardInterfaceNameV6=wg-v6.cali",
 		text: "the devices are always named wireguard.cali and wg-v6.cali"},
 	{state: NotDone, names: "wireguardThreadingEnabled=false",

@@ -164,8 +164,8 @@ the interface kube-ipvs0: kube-proxy-ipvs=in use (danger)`
 	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if want := []string{"AdminNetworkPolicy", "BaselineAdminNetworkPolicy", "bpfEnabled", "kube-proxy-ipvs",
-		"wireguardHostEncryptionEnabled"}; !slices.Equal(Holding(), want) {
+	if want := []string{"AdminNetworkPolicy", "BaselineAdminNetworkPolicy", "bpfEnabled",
+		"kube-proxy-ipvs"}; !slices.Equal(Holding(), want) {
 		t.Errorf("these hold a node: %q", Holding())
 	}
 }

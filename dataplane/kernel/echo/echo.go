@@ -28,8 +28,8 @@ type Conn struct {
 }
 
 // Open opens a Conn from an address of this host to another host of the same IP version. The error Is unix.EACCES if
-// the group of this process may not open such sockets (net.ipv4.ping_group_range).
-func Open(from, to netip.Addr) (*Conn, error) {
+// the group of this process may not open such sockets (net.ipv4.ping_group_range). The packets have a mark, 0 for none.
+func Open(from, to netip.Addr, mark uint32) (*Conn, error) {
 	c := &Conn{to: to, v6: to.Is6(), buf: make([]byte, 1<<16)}
 	family, protocol := unix.AF_INET, unix.IPPROTO_ICMP
 	if c.v6 {
@@ -41,7 +41,10 @@ func Open(from, to netip.Addr) (*Conn, error) {
 	}
 	file := os.NewFile(uintptr(fd), "icmp")
 	defer file.Close() //nolint:errcheck // FileConn has a descriptor of its own
-	if err := c.prepare(fd, from, to); err != nil {
+	if mark != 0 {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(mark))
+	}
+	if err = errors.Join(err, c.prepare(fd, from, to)); err != nil {
 		return nil, fmt.Errorf("ICMP echo from %s to %s: %w", from, to, err)
 	}
 	conn, err := net.FileConn(file)

@@ -79,7 +79,7 @@ func TestPathOfTwoLinks(t *testing.T) {
 	a, _ := path(t)
 	within(t, a, func() {
 		for from, to := range map[string]string{"10.9.1.2": "10.9.2.2", "fd09:1::2": "fd09:2::2"} {
-			c, err := Open(netip.MustParseAddr(from), netip.MustParseAddr(to))
+			c, err := Open(netip.MustParseAddr(from), netip.MustParseAddr(to), 0)
 			if err != nil {
 				t.Error(err)
 				return
@@ -95,7 +95,7 @@ func TestPathOfTwoLinks(t *testing.T) {
 				t.Errorf("%s: larger than the interface: %t %v", to, ok, err)
 			}
 		}
-		if _, err := Open(netip.MustParseAddr("10.9.1.3"), netip.MustParseAddr("10.9.2.2")); err == nil {
+		if _, err := Open(netip.MustParseAddr("10.9.1.3"), netip.MustParseAddr("10.9.2.2"), 0); err == nil {
 			t.Error("asks from an address of another host")
 		}
 	})
@@ -116,7 +116,7 @@ func TestForgedAnswers(t *testing.T) {
 		within(t, b, func() { forged = forge(t, stop) })
 	}()
 	within(t, a, func() {
-		c, err := Open(netip.MustParseAddr("10.9.1.2"), netip.MustParseAddr("10.9.2.2"))
+		c, err := Open(netip.MustParseAddr("10.9.1.2"), netip.MustParseAddr("10.9.2.2"), 0)
 		if err != nil {
 			t.Error(err)
 			return
@@ -183,7 +183,7 @@ func TestNotPermitted(t *testing.T) {
 	name := namespace.New(t, "mxecho")
 	ip(t, "-n "+name+" link set lo up")
 	within(t, name, func() {
-		if _, err := Open(netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.1")); err == nil ||
+		if _, err := Open(netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.1"), 0); err == nil ||
 			!strings.Contains(err.Error(), "permission denied") {
 			t.Errorf("%v", err)
 		}

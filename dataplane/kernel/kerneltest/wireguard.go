@@ -167,8 +167,17 @@ func (f *Kernel) DropAllowedIPs(name string, list []netip.Prefix) error {
 	})
 }
 
+// CountPeer adds bytes to the counters of a peer, which the device must have.
+func (f *Kernel) CountPeer(name string, peer wireguard.Key, received, sent uint64) error {
+	return f.onPeer(name, peer, func(p *wireguard.Peer) { p.Received, p.Sent = p.Received+received, p.Sent+sent })
+}
+
 // ShakeHands simulates a handshake with a peer, which the device must have.
 func (f *Kernel) ShakeHands(name string, peer wireguard.Key, at time.Time) error {
+	return f.onPeer(name, peer, func(p *wireguard.Peer) { p.Handshake = at })
+}
+
+func (f *Kernel) onPeer(name string, peer wireguard.Key, change func(*wireguard.Peer)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t, err := f.tunnelOf(name)
@@ -179,7 +188,7 @@ func (f *Kernel) ShakeHands(name string, peer wireguard.Key, at time.Time) error
 	if !ok {
 		return unix.ENOENT
 	}
-	p.Handshake = at
+	change(&p)
 	t.peers[peer] = p
 	return nil
 }

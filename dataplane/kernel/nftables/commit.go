@@ -214,7 +214,8 @@ func (b *batch) addChainTo(table string, c *ruleset.Chain) error {
 	return nil
 }
 
-var chainTypes = map[ruleset.ChainType]string{ruleset.Filter: "filter", ruleset.NAT: "nat"}
+var chainTypes = map[ruleset.ChainType]string{ruleset.Filter: "filter", ruleset.NAT: "nat",
+	ruleset.Route: "route"}
 
 func (b *batch) addRule(chain string, number int, r ruleset.Rule) error {
 	b.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND,

@@ -431,3 +431,41 @@ func TestNamedCounters(t *testing.T) {
 	commitRules(t, n, w.Difference(nil))
 	count("a new table", map[string]uint64{"both": 1})
 }
+
+// A chain of type Route has a packet of this host take the way of its new mark.
+func TestRouteChain(t *testing.T) {
+	ns, n := rulesNS(t)
+	ip := func(args ...string) {
+		t.Helper()
+		nettest.Run(t, append([]string{"ip", "-n", ns}, args...)...)
+	}
+	ip("route", "add", "192.0.2.77/32", "dev", "e0", "src", "10.1.0.5")
+	ip("route", "add", "blackhole", "192.0.2.77/32", "table", "7")
+	ip("rule", "add", "priority", "77", "fwmark", "0x40000/0x40000", "lookup", "7")
+	out := ruleset.Rule{Counter: true, Matches: []ruleset.Match{ipv4, {Field: ruleset.Destination,
+		Prefix: prefix("192.0.2.77/32")}, {Field: ruleset.OutInterface, Name: "e0"}}}
+	w := ruleset.NewTable()
+	for _, marked := range []bool{false, true} {
+		if marked {
+			w.SetChain(&ruleset.Chain{Name: "again", Base: &ruleset.Base{Hook: ruleset.Output, Type: ruleset.Route,
+				Priority: -150}, Rules: []ruleset.Rule{{Mark: ruleset.Mark{Value: 0x40000, Mask: 0x40000}}}})
+		}
+		w.SetChain(&ruleset.Chain{Name: "leaves", Base: &ruleset.Base{Hook: ruleset.Postrouting, Type: ruleset.Filter},
+			Rules: []ruleset.Rule{out}})
+		commitRules(t, n, w.TakeChanges())
+		sameRules(t, n, w)
+		before, _ := n.RuleCounters()
+		_ = n.namespace.Do(func() error {
+			c, err := net.Dial("udp", "192.0.2.77:9")
+			if err == nil {
+				_, err = c.Write([]byte("x"))
+				_ = c.Close()
+			}
+			return err
+		})
+		got, err := n.RuleCounters()
+		if left := got["leaves"][0].Packets > before["leaves"][0].Packets; err != nil || left == marked {
+			t.Errorf("marked %t: the packet leaves: %t, %v", marked, left, err)
+		}
+	}
+}

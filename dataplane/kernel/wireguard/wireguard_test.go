@@ -87,7 +87,7 @@ func TestVMDevice(t *testing.T) {
 	}
 }
 
-// Rules of a mark are listed with all they have, and deleted alone.
+// Rules of a mark, and of ports, are listed with all they have, and deleted alone.
 func TestRules(t *testing.T) {
 	c, err := kernel.Open(nettest.Path(nettest.Namespace(t)))
 	if err != nil {
@@ -104,10 +104,22 @@ func TestRules(t *testing.T) {
 			r := kernel.Rule{IPv6: six, Priority: 99, Mark: 0x200000, Mask: 0x200000, Not: true, Table: 1,
 				Protocol: protocol}
 			want = append(want, r)
-			for range 2 {
-				if err := c.AddRule(r); err != nil {
-					t.Fatal(err)
-				}
+		}
+		to := netip.MustParseAddr("192.0.2.1")
+		if six {
+			to = netip.MustParseAddr("fd01::1")
+		}
+		for _, tcp := range []kernel.TCP{{Local: true, From: kernel.PortRange{First: 179, Last: 179}},
+			{Local: true, Ports: kernel.PortRange{First: 2379, Last: 2380}},
+			{To: to, Ports: kernel.PortRange{First: 6443, Last: 6443}}} {
+			want = append(want, kernel.Rule{IPv6: six, Priority: 98, TCP: tcp, Table: kernel.MainTable,
+				Protocol: kernel.ProtocolCalico})
+		}
+	}
+	for _, r := range want {
+		for range 2 {
+			if err := c.AddRule(r); err != nil {
+				t.Fatal(err)
 			}
 		}
 	}

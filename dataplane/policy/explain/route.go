@@ -4,7 +4,9 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/dataplane/policy"
+	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 	"github.com/manxnet/manx/datastore/ownership"
@@ -31,6 +33,8 @@ func (e *explanation) route(node string) {
 	case a.Destination.isWorkload():
 		r.Prefix, r.Note = e.block(a.Destination)
 		r.Next = e.nextHop(node)
+	case e.encrypted(node, a.Destination):
+		r.Prefix, r.Next = prefixOf(a.Destination.Address), e.nextHop(node)
 	default:
 		r.Prefix, r.Next = prefixOf(a.Destination.Address), "the node's other routes"
 	}
@@ -100,10 +104,29 @@ func (e *explanation) tunnel(node string, d End) string {
 // deviceOf has the devices of WireGuard.
 var deviceOf = map[model.Family]string{model.IPv4: model.DeviceWireguard, model.IPv6: model.DeviceWireguardV6}
 
-// encrypted reports whether packets from a node to a workload of another one are encrypted: both publish a key.
+// encrypted reports whether packets from a node to another one, or to a workload there, are encrypted: both publish a
+// key, and the sender encrypts packets to nodes themselves.
 func (e *explanation) encrypted(node string, d End) bool {
-	return d.isWorkload() && d.Node != node && e.publishes(node, d) && e.publishes(d.Node, d)
+	return e.tunnelled(node, d) && d.Node != node && e.publishes(node, d) && e.publishes(d.Node, d)
 }
+
+// tunnelled reports whether an end is one to which a node would encrypt packets: a workload, or the address of a node
+// that others know it by.
+func (e *explanation) tunnelled(node string, d End) bool {
+	if d.Kind != kindHost {
+		return d.isWorkload()
+	}
+	f := e.answer.Flow
+	if e.answer.Source.Kind == kindHost && f.Protocol == protoTCP && slices.ContainsFunc(overlay.PlainPorts(),
+		func(p overlay.Ports) bool { return p.First <= f.Port && f.Port <= p.Last }) {
+		return false
+	}
+	felix := felixconfig.Merge(e.world.Objects, node, nil)
+	to := model.Get[model.Node](e.world.Objects, model.ResourceKey(model.KindNode, d.Node))
+	return is(felix.WireguardHostEncryptionEnabled) && to.HostAddress(familyOf(d.Address)) == d.Address
+}
+
+func is(b *bool) bool { return b != nil && *b }
 
 func (e *explanation) publishes(node string, d End) bool {
 	n := model.Get[model.Node](e.world.Objects, model.ResourceKey(model.KindNode, node))
@@ -113,7 +136,7 @@ func (e *explanation) publishes(node string, d End) bool {
 // noteEncryption says whether the packet is encrypted between two nodes, if one of them encrypts at all.
 func (e *explanation) noteEncryption() {
 	from, to := e.answer.Source, e.answer.Destination
-	if from.Kind == kindOutside || !to.isWorkload() || from.Node == to.Node {
+	if from.Kind == kindOutside || to.Kind == kindOutside || !e.tunnelled(from.Node, to) || from.Node == to.Node {
 		return
 	}
 	switch a, b := e.publishes(from.Node, to), e.publishes(to.Node, to); {
@@ -157,7 +180,7 @@ func (e *explanation) towards(node string, far netip.Addr, c *policy.Calculator)
 	own := e.nodeAddress(node, e.answer.Source.Address)
 	var names []string
 	for name, list := range c.Interfaces() {
-		if own.IsValid() && slices.Contains(list, own) {
+		if own.IsValid() && slices.Contains(list, own) && !overlay.IsDevice(name) {
 			return name
 		}
 		if name != "lo" && !c.IsWorkload(name) {
@@ -183,7 +206,7 @@ func (e *explanation) tunnelAddress(node, device string) netip.Addr {
 // address.
 func (e *explanation) leaveByTunnel() {
 	s := &e.answer.Source
-	if s.Kind != kindHost || e.byAddress {
+	if s.Kind != kindHost || e.byAddress || !e.answer.Destination.isWorkload() {
 		return
 	}
 	device := e.tunnel(s.Node, e.answer.Destination)

@@ -8,6 +8,36 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
+// With wireguardHostEncryptionEnabled packets to a node itself are encrypted, but for BGP and the datastore.
+func TestEncryptedWayToAHost(t *testing.T) {
+	for _, c := range []struct {
+		source string
+		port   uint16
+		on     bool
+		next   string
+	}{
+		{"pod/default/a", 10250, true, "dev wireguard.cali"}, {"pod/default/a", 10250, false, "the node's other routes"},
+		{"pod/default/a", 2379, true, "dev wireguard.cali"}, {"node/n1", 10250, true, "dev wireguard.cali"},
+		{"node/n1", 179, true, "the node's other routes"}, {"node/n1", 2380, true, "the node's other routes"},
+	} {
+		one, two := node("n1", model.NodeBGPSpec{IPv4Address: "10.0.0.1/24"}),
+			node("n2", model.NodeBGPSpec{IPv4Address: "10.0.0.2/24"})
+		one.Value.(*model.Node).Status.WireguardPublicKey = "k1"
+		two.Value.(*model.Node).Status.WireguardPublicKey = "k2"
+		felix := &model.FelixConfiguration{}
+		felix.Spec.WireguardEnabled, felix.Spec.WireguardHostEncryptionEnabled = new(true), &c.on
+		answer, err := Explain(Computed(model.NewSet(one, two, pod("a", "n1", podA4+"/32"),
+			model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix)), policy.Config{}),
+			Question{Source: c.source, Destination: "node/n2", Flow: Flow{Protocol: protoTCP, Port: c.port}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := answer.Routes[0].Next; got != c.next {
+			t.Errorf("%+v: %q, %v", c, got, answer.Notes)
+		}
+	}
+}
+
 // An explanation says whether the packet is encrypted, and why it is not if one of the nodes encrypts.
 func TestEncryptedWay(t *testing.T) {
 	for _, c := range []struct {
