@@ -74,6 +74,8 @@ type Encryption struct {
 	Table, Priority uint32
 	// Hosts is set if packets to the nodes themselves are to be encrypted, too.
 	Hosts bool
+	// Threaded has the device's packets received by threads of its own.
+	Threaded bool
 	// Keepalive is the time between packets that are sent without need, 0 for none.
 	Keepalive time.Duration
 }
@@ -90,6 +92,7 @@ func Encryptions(f *model.FelixConfigurationSpec) (list []Encryption) {
 		if p := f.WireguardRoutingRulePriority; p != nil && *p > 0 && *p <= mostRulePriority {
 			e.Priority = uint32(*p)
 		}
+		e.Threaded = is(f.WireguardThreadingEnabled)
 		e.Hosts = e.On && is(f.WireguardHostEncryptionEnabled) && e.Priority > 1
 		if k := f.WireguardPersistentKeepAlive; k != nil && k.Duration > 0 {
 			e.Keepalive = min(k.Duration.Truncate(time.Second), 65535*time.Second)

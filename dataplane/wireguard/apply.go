@@ -21,6 +21,9 @@ func (t *Target) List() (map[key]value, error) {
 			have[key{Kind: presence, Device: s.Device}] = value{}
 			have[key{Kind: settings, Device: s.Device}] = value{Port: d.Port, Mark: d.Mark,
 				Keyed: !d.PublicKey.IsZero()}
+			if s.threadable() {
+				have[key{Kind: threads, Device: s.Device}] = value{Threads: d.Threads}
+			}
 			for _, p := range d.Peers {
 				have[key{Kind: peer, Device: s.Device, Peer: p.Key}] = value{Endpoint: p.Endpoint,
 					Keepalive: p.Keepalive}
@@ -92,6 +95,9 @@ func (t *Target) Apply(steps []reconcile.Step[key, value]) []error {
 	b.each(rule, true, func(s reconcile.Step[key, value]) error { return t.removeRule(s.Key.Rule) })
 	b.each(settings, false, t.set)
 	b.addPeers()
+	b.each(threads, false, func(s reconcile.Step[key, value]) error {
+		return t.config.Kernel.SetThreads(s.Key.Device, s.New.Threads == wireguard.ThreadsOn)
+	})
 	b.each(exception, false, func(s reconcile.Step[key, value]) error { return t.addRule(s.Key.Rule) })
 	b.setRoutes()
 	b.each(exception, true, func(s reconcile.Step[key, value]) error { return t.removeRule(s.Key.Rule) })

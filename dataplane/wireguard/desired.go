@@ -8,6 +8,7 @@ import (
 	"github.com/manxnet/manx/dataplane/cryptokey"
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/kernel/wireguard"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -120,6 +121,13 @@ func (s *side) routeKey(p netip.Prefix) kernel.RouteKey {
 func (s *side) wantDevice(want map[key]value, now time.Time) {
 	want[key{Kind: presence, Device: s.Device}] = value{}
 	want[key{Kind: settings, Device: s.Device}] = value{Port: s.Port, Mark: s.Mark, Keyed: true}
+	if s.threadable() {
+		v := value{Threads: wireguard.ThreadsOff}
+		if s.Threaded {
+			v.Threads = wireguard.ThreadsOn
+		}
+		want[key{Kind: threads, Device: s.Device}] = v
+	}
 	s.wantLeaving(want)
 	for name, n := range s.plan.Peers {
 		v := value{Endpoint: netip.AddrPortFrom(n.Address, s.Port), Keepalive: s.Keepalive}
@@ -138,6 +146,11 @@ func (s *side) wantDevice(want map[key]value, now time.Time) {
 			want[key{Kind: allowed, Device: s.Device, Prefix: p}] = value{Peer: w.Peer}
 		}
 	}
+}
+
+// threadable reports whether threads can be switched: before the device has a peer the kernel refuses that.
+func (s *side) threadable() bool {
+	return s.have != nil && len(s.have.Peers) > 0 && s.have.Threads != wireguard.NoThreads
 }
 
 // wantRoutes adds the routes, and the rule that leads to them. Packets that are not encrypted go the way of the main

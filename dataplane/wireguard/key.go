@@ -15,6 +15,7 @@ type kind string
 const (
 	presence kind = "device" // wanted while it exists: the device itself is made elsewhere
 	settings kind = "settings"
+	threads  kind = "threads"
 	peer     kind = "peer"
 	allowed  kind = "allowed" // an AllowedIP
 	way      kind = "route"
@@ -65,6 +66,8 @@ type value struct {
 	Port  uint16
 	Mark  uint32
 	Keyed bool // there is a private key
+	// of threads
+	Threads wireguard.Threads
 	// of a peer
 	Endpoint  netip.AddrPort
 	Keepalive time.Duration
@@ -79,6 +82,10 @@ type value struct {
 // String writes the value for people.
 func (v value) String() string {
 	switch {
+	case v.Threads == wireguard.ThreadsOn:
+		return "on"
+	case v.Threads == wireguard.ThreadsOff:
+		return "off"
 	case v.Type == kernel.Unicast && v.Src.IsValid():
 		return fmt.Sprintf("dev #%d src %s", v.Link, v.Src)
 	case v.Type == kernel.Unicast:

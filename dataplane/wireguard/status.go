@@ -139,6 +139,10 @@ func (t *Target) Notices() []reconcile.Notice {
 		}
 	}
 	for _, s := range t.sides {
+		if s.Threaded && s.have != nil && s.have.Threads == wireguard.NoThreads {
+			own = append(own, reconcile.Notice{Subject: "wireguardThreadingEnabled", Text: fmt.Sprintf("%s has no "+
+				"threads: the kernel has no threaded NAPI (Linux 5.12), or its /sys is not that of this host", s.Device)})
+		}
 		for p, why := range s.plan.Refused {
 			own = append(own, reconcile.Notice{Subject: fmt.Sprintf("WireGuard for %s", p),
 				Text: fmt.Sprintf("packets to it, of node %s by IPAM, are not encrypted: %s", s.places[p], why)})

@@ -555,3 +555,53 @@ func TestOwnWorkloadsStay(t *testing.T) {
 		t.Errorf("the routes are %v", routes)
 	}
 }
+
+// Threads are switched once there is a peer, as the kernel wants it; a kernel without them has a notice.
+func TestThreads(t *testing.T) {
+	r := newRig(t, false, node(3, ""))
+	threaded := func(on bool) {
+		o := felix(true)
+		o.Value.(*model.FelixConfiguration).Spec.WireguardThreadingEnabled = &on
+		r.put(o)
+	}
+	want := func(what string, threads wireguard.Threads) {
+		t.Helper()
+		if d, _ := r.kernel.WireGuard(device); d.Threads != threads {
+			t.Errorf("%s: %v, want %v", what, d.Threads, threads)
+		}
+	}
+	threaded(true)
+	r.flush()
+	r.later(10 * time.Second)
+	want("without a peer", wireguard.ThreadsOff)
+	r.put(node(3, "k3"))
+	r.flush()
+	r.later(time.Second)
+	want("with a peer", wireguard.ThreadsOn)
+	r.later(proof)
+	r.later(0)
+	if log := r.later(time.Minute); len(log) > 0 {
+		t.Errorf("without a change: %q", log)
+	}
+	if err := r.kernel.SetThreads(device, false); err != nil {
+		t.Fatal(err)
+	}
+	r.later(10 * time.Second)
+	want("another program switches them off", wireguard.ThreadsOn)
+	threaded(false)
+	r.flush()
+	r.later(10 * time.Second)
+	want("not set any more", wireguard.ThreadsOff)
+	if err := r.kernel.ForgetThreads(device); err != nil {
+		t.Fatal(err)
+	}
+	r.later(10 * time.Second)
+	threaded(true)
+	r.flush()
+	r.later(10 * time.Second)
+	if list := r.target.Notices(); !slices.ContainsFunc(list, func(n reconcile.Notice) bool {
+		return n.Subject == "wireguardThreadingEnabled"
+	}) {
+		t.Errorf("the notices are %+v", list)
+	}
+}

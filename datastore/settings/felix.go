@@ -21,11 +21,9 @@ var felix = []group{
 			"Service"},
 	{names: `wireguardEnabled wireguardEnabledV6 wireguardListeningPort wireguardListeningPortV6
 		wireguardRoutingRulePriority wireguardMTU wireguardMTUV6 wireguardKeepAlive routeTableRanges routeTableRange
-		wireguardHostEncryptionEnabled`},
+		wireguardHostEncryptionEnabled wireguardThreadingEnabled`},
 	{state: NotDone, names: "wireguardInterfaceName=wireguard.cali wireguardInterfaceNameV6=wg-v6.cali",
 		text: "the devices are always named wireguard.cali and wg-v6.cali"},
-	{state: NotDone, names: "wireguardThreadingEnabled=false",
-		text: "one thread receives the packets of each WireGuard device: threaded NAPI is not switched on"},
 	{state: Differently, names: "logSeverityScreen", text: logText},
 	{state: Planned, names: "flowLogsGoldmaneServer flowLogsLocalReporter",
 		text: "no flows are sent to Goldmane; --flow-log and manxctl drops have the packets that policy drops or " +

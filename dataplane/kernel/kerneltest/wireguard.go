@@ -56,6 +56,7 @@ type tunnel struct {
 	key        wireguard.Key
 	port       uint16
 	mark       uint32
+	threads    wireguard.Threads
 	peers      map[wireguard.Key]wireguard.Peer // without AllowedIPs
 	allowedIPs map[netip.Prefix]wireguard.Key
 }
@@ -67,7 +68,7 @@ func (f *Kernel) tunnelOf(name string) (*tunnel, error) {
 			continue
 		}
 		if f.tunnels[l.Index] == nil {
-			f.tunnels[l.Index] = &tunnel{peers: map[wireguard.Key]wireguard.Peer{},
+			f.tunnels[l.Index] = &tunnel{threads: wireguard.ThreadsOff, peers: map[wireguard.Key]wireguard.Peer{},
 				allowedIPs: map[netip.Prefix]wireguard.Key{}}
 		}
 		return f.tunnels[l.Index], nil
@@ -92,7 +93,7 @@ func (f *Kernel) onTunnel(method, name string, do func(*tunnel) error) error {
 // WireGuard implements wireguard.Devices.
 func (f *Kernel) WireGuard(name string) (d wireguard.Device, err error) {
 	err = f.onTunnel("WireGuard", name, func(t *tunnel) error {
-		d = wireguard.Device{PublicKey: t.key, Port: t.port, Mark: t.mark}
+		d = wireguard.Device{PublicKey: t.key, Port: t.port, Mark: t.mark, Threads: t.threads}
 		for _, k := range slices.SortedFunc(maps.Keys(t.peers), byText) {
 			p := t.peers[k]
 			for a, holder := range t.allowedIPs {
@@ -117,6 +118,28 @@ func (f *Kernel) SetWireGuard(name string, s wireguard.Settings) error {
 			t.key = PublicKey(fmt.Sprint(name, " ", f.calls["SetWireGuard"]))
 		}
 		f.logf("set %s port %d mark 0x%x new key %t", name, s.Port, s.Mark, s.NewKey)
+		return nil
+	})
+}
+
+// SetThreads implements wireguard.Devices.
+func (f *Kernel) SetThreads(name string, on bool) error {
+	return f.onTunnel("SetThreads", name, func(t *tunnel) error {
+		if len(t.peers) == 0 {
+			return unix.EIO // as the kernel does
+		}
+		if t.threads = wireguard.ThreadsOff; on {
+			t.threads = wireguard.ThreadsOn
+		}
+		f.logf("threads of %s: %t", name, on)
+		return nil
+	})
+}
+
+// ForgetThreads has a device be one of a kernel without threads.
+func (f *Kernel) ForgetThreads(name string) error {
+	return f.onTunnel("ForgetThreads", name, func(t *tunnel) error {
+		t.threads = wireguard.NoThreads
 		return nil
 	})
 }

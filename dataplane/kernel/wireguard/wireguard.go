@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.zx2c4.com/wireguard/wgctrl"
@@ -22,7 +24,19 @@ type Device struct {
 	// Mark is that of the packets that it sends to other hosts (SO_MARK), 0 for none.
 	Mark  uint32
 	Peers []Peer
+	// Threads are those of NAPI, which share its work among processors.
+	Threads Threads
 }
+
+// Threads says whether a device has threads of its own for its packets (threaded NAPI).
+type Threads uint8
+
+// NoThreads is a kernel that cannot do it, or an unreadable /sys.
+const (
+	NoThreads Threads = iota
+	ThreadsOff
+	ThreadsOn
+)
 
 // Peer is another host of a device.
 type Peer struct {
@@ -60,6 +74,8 @@ type Devices interface {
 	// WireGuard returns a device.
 	WireGuard(name string) (Device, error)
 	SetWireGuard(name string, s Settings) error
+	// SetThreads switches threads on or off. The kernel refuses that with EIO before the device has a peer.
+	SetThreads(name string, on bool) error
 	// ChangePeers makes changes in their order. What does not exist is removed without an error.
 	ChangePeers(name string, changes []Change) error
 	// DropAllowedIPs takes AllowedIPs away from whichever peers have them. No packet to another one is lost.
@@ -97,10 +113,37 @@ func (c *Conn) WireGuard(name string) (d Device, err error) {
 		if err == nil {
 			d = read(have)
 			clear(have.PrivateKey[:])
+			d.Threads = threadsOf(name)
 		}
 		return err
 	})
 	return d, err
+}
+
+// threadsFile is in the sysfs of the network namespace in which it was mounted.
+func threadsFile(name string) string { return "/sys/class/net/" + name + "/threaded" }
+
+func threadsOf(name string) Threads {
+	text, err := os.ReadFile(threadsFile(name))
+	switch value := strings.TrimSpace(string(text)); {
+	case err != nil:
+		return NoThreads
+	case value == "0":
+		return ThreadsOff
+	}
+	return ThreadsOn
+}
+
+// SetThreads implements Devices.
+func (c *Conn) SetThreads(name string, on bool) error {
+	text := "0"
+	if on {
+		text = "1"
+	}
+	if err := os.WriteFile(threadsFile(name), []byte(text), 0o644); err != nil {
+		return fmt.Errorf("switch threads of WireGuard device %s: %w", name, err)
+	}
+	return nil
 }
 
 func read(have *wgtypes.Device) Device {

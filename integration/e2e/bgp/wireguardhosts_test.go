@@ -64,7 +64,11 @@ func (h *hostPair) enable(t *testing.T, on bool) {
 apiVersion: projectcalico.org/v3
 kind: FelixConfiguration
 metadata: {name: default}
-spec: {wireguardEnabled: true, wireguardEnabledV6: true, wireguardHostEncryptionEnabled: %t}
+spec:
+  wireguardEnabled: true
+  wireguardEnabledV6: true
+  wireguardHostEncryptionEnabled: %t
+  wireguardThreadingEnabled: %[1]t
 `, on)))
 }
 
@@ -267,6 +271,12 @@ func (h *hostPair) testSwitched(t *testing.T) {
 		out, err := n.Run("ip", "rule", "show", "priority", "98")
 		if err != nil || !strings.Contains(out, "ipproto tcp dport 179") {
 			t.Errorf("%s: %s, %v", n.Name, out, err)
+		}
+		for _, device := range []string{"wireguard.cali", "wg-v6.cali"} {
+			out, err := n.Run("cat", "/sys/class/net/"+device+"/threaded")
+			if err != nil || strings.TrimSpace(out) != "1" {
+				t.Errorf("%s: threads of %s: %s, %v", n.Name, device, out, err)
+			}
 		}
 	}
 	h.undisturbed(t, func() {
