@@ -159,8 +159,9 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 				c.Moved()
 			}
 		}})
-	h.paths = pathmtu.New(pathmtu.Config{Open: h.probeBy(c.Probe), Way: h.routes.WayTo, Devices: devices.Devices, Loop: loop,
-		Now: now,
+	h.paths = pathmtu.New(pathmtu.Config{Open: h.probeBy(c.Probe), Way: h.routes.WayTo, Devices: devices.Devices,
+		Loop: loop,
+		Now:  now,
 		Changed: func(paths map[netip.Addr]int) {
 			h.routes.SetPaths(paths)
 			wake()

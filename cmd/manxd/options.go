@@ -62,6 +62,9 @@ func (o *options) check() error {
 	if o.flowLog.on() && !o.policy.on {
 		errs = append(errs, errFlowLogNeedsPolicy)
 	}
+	if o.policy.encryptionRequired && o.networking.policyOnly() {
+		errs = append(errs, errEncryptsNothing)
+	}
 	registration := o.nodeConfig()
 	return errors.Join(append(errs, registration.Check())...)
 }

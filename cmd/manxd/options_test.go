@@ -83,9 +83,11 @@ func TestWrongSettings(t *testing.T) {
 	var o options
 	fs := pflag.NewFlagSet("manxd", pflag.ContinueOnError)
 	o.flags(fs)
-	must(t, fs.Parse([]string{"--datastore=paper", "--flow-log=-", "--policy=false", "--gobgp-listen=10.0.0.1:1"}))
+	must(t, fs.Parse([]string{"--datastore=paper", "--flow-log=-", "--policy=false", "--gobgp-listen=10.0.0.1:1",
+		"--networking=none", "--wireguard-required"}))
 	err := o.check()
 	for _, want := range []string{"--datastore=paper: want", "--flow-log needs --policy",
+		"--wireguard-required: with --networking=none",
 		"--gobgp-listen=10.0.0.1:1: want"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in the error %v", want, err)

@@ -136,6 +136,10 @@ func (o *policyOptions) reassemblyRoom() sysctl.Reassembly {
 	return sysctl.Reassembly{Memory: o.reassembly.Memory << 20, Time: o.reassembly.Time}
 }
 
+// errEncryptsNothing: the packet filter would drop all packets between the pods of different nodes.
+var errEncryptsNothing = errors.New("--wireguard-required: with --networking=none another program makes the network " +
+	"of pods, and WireGuard is never switched on: encrypt with that program, and leave the flag out")
+
 // Check implements group.
 func (o *policyOptions) Check() error {
 	switch {

@@ -59,7 +59,9 @@ func TestServersOfAHost(t *testing.T) {
 	if !maps.Equal(got, want) {
 		t.Errorf("after names are resolved: %v, want %v", got, want)
 	}
-	endpoints := slices.DeleteFunc(s.Endpoints(), func(a netip.AddrPort) bool { return a.Addr() == netip.IPv6Loopback() })
+	endpoints := slices.DeleteFunc(s.Endpoints(), func(a netip.AddrPort) bool {
+		return a.Addr() == netip.IPv6Loopback()
+	})
 	slices.SortFunc(endpoints, netip.AddrPort.Compare)
 	if got := fmt.Sprint(endpoints); got != "[10.244.0.1:2379 10.244.3.3:6443 127.0.0.1:443 198.51.100.6:6443]" {
 		t.Errorf("the endpoints are %s", got)

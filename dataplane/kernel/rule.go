@@ -119,7 +119,8 @@ func ruleOf(r vnetlink.Rule) (Rule, bool) {
 		rule.Mask = *r.Mask
 	}
 	if r.IPProto == unix.IPPROTO_TCP {
-		plain.IPProto, plain.IifName, plain.Dst, plain.Sport, plain.Dport = r.IPProto, r.IifName, r.Dst, r.Sport, r.Dport
+		plain.IPProto, plain.IifName, plain.Dst = r.IPProto, r.IifName, r.Dst
+		plain.Sport, plain.Dport = r.Sport, r.Dport
 		rule.TCP = TCP{Local: r.IifName == loopback, From: rangeOf(r.Sport), Ports: rangeOf(r.Dport)}
 		if r.Dst != nil {
 			to := device.Prefix(r.Dst)

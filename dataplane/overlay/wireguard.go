@@ -66,6 +66,7 @@ type Encryption struct {
 	Name, Device string
 	Family       model.Family
 	On           bool
+	Enabled      string // the name of the setting for that
 	// Port is the UDP port of this node, and of all others.
 	Port uint16
 	// Mark is that of encrypted packets, which are not to be encrypted again.
@@ -88,7 +89,8 @@ func Encryptions(f *model.FelixConfigurationSpec) (list []Encryption) {
 			continue
 		}
 		e := Encryption{Name: o.Name, Device: o.Device, Family: o.Family, On: *o.Settings(f).On,
-			Port: o.Packets(f).Port, Mark: mark, Table: lowestTable(f), Priority: defaultRulePriority}
+			Enabled: o.Settings(f).Enabled,
+			Port:    o.Packets(f).Port, Mark: mark, Table: lowestTable(f), Priority: defaultRulePriority}
 		if p := f.WireguardRoutingRulePriority; p != nil && *p > 0 && *p <= mostRulePriority {
 			e.Priority = uint32(*p)
 		}
@@ -103,8 +105,8 @@ func Encryptions(f *model.FelixConfigurationSpec) (list []Encryption) {
 }
 
 // hasHostAddress reports whether the device has the node's own address: while packets to the nodes themselves are
-// encrypted, since that is the source by which the others know this node, and while there is no address of a pool, since
-// rp_filter is strict on a device without any.
+// encrypted, since that is the source by which the others know this node, and while there is no address of a pool,
+// since rp_filter is strict on a device without any.
 func (o Overlay) hasHostAddress(f *model.FelixConfigurationSpec, ofPools []netip.Prefix) bool {
 	if o.Kind != kindWireGuard || len(ofPools) == 0 {
 		return o.Kind == kindWireGuard

@@ -439,7 +439,8 @@ func (s *settings) masquerade() []ruleset.Rule {
 	for _, t := range s.tunnels {
 		if t.used {
 			rules = append(rules, ruleset.Rule{
-				Matches: append([]ruleset.Match{{Field: ruleset.OutInterface, Name: t.device}, {Field: ruleset.SourceLocal},
+				Matches: append([]ruleset.Match{{Field: ruleset.OutInterface, Name: t.device},
+					{Field: ruleset.SourceLocal},
 					{Field: ruleset.SourceOfOutInterface, Not: true}}, s.notTheNodes(t.device)...),
 				Verdict: ruleset.Verdict{Action: ruleset.Masquerade, Random: true},
 				Comment: "the tunnel's own address"})

@@ -21,7 +21,7 @@ const (
 )
 
 const (
-	// afterDNAT is after destinations are translated, at -100: a packet for a pod of another node is none for this host.
+	// afterDNAT is after destinations are translated, at -100: a packet for a pod elsewhere is none for this host.
 	afterDNAT = -90
 	// beforeOutputPolicy is after connections are tracked, at -200.
 	beforeOutputPolicy = -150
@@ -78,8 +78,8 @@ func (s *settings) arrived() (rules []ruleset.Rule) {
 	return rules
 }
 
-// notTheNodes leaves the node's own address as it is in a tunnel to the nodes themselves: the device has it, too, but the
-// kernel's answer whether it does is about one of the interfaces that have it.
+// notTheNodes leaves the node's own address as it is in a tunnel to the nodes themselves: the device has it, too, but
+// the kernel's answer whether it does is about one of the interfaces that have it.
 func (s *settings) notTheNodes(device string) (list []ruleset.Match) {
 	for _, t := range s.hostTunnels {
 		if t.Device == device && t.own.IsValid() {

@@ -60,7 +60,8 @@ func TestPlainPacketsBetweenNodes(t *testing.T) {
 				packet ruleset.Packet
 				want   bool
 			}{
-				{"from a node", ruleset.Prerouting, ruleset.Packet{In: "eth0", Source: f.node, Destination: f.here}, true},
+				{"from a node", ruleset.Prerouting, ruleset.Packet{In: "eth0", Source: f.node, Destination: f.here},
+					true},
 				{"by the tunnel", ruleset.Prerouting, ruleset.Packet{In: device, Source: f.node, Destination: f.here},
 					false},
 				{"from a pod", ruleset.Prerouting, ruleset.Packet{In: "calix", Source: f.node, Destination: f.here},

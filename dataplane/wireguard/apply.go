@@ -1,9 +1,9 @@
 package wireguard
 
 import (
+	"cmp"
 	"errors"
 	"net/netip"
-	"slices"
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/wireguard"
@@ -40,8 +40,12 @@ func (t *Target) List() (map[key]value, error) {
 	}
 	for _, r := range t.rules {
 		if t.isOwn(r) {
+			ours := r.Protocol == kernel.ProtocolCalico
 			r.Protocol = 0
-			have[key{Kind: rule, Device: t.sideOf(r.IPv6).Device, Rule: r}] = value{}
+			k := key{Kind: rule, Device: t.sideOf(r.IPv6).Device, Rule: r}
+			if _, wanted := t.Wanted()[k]; ours || !wanted { // one of Felix is replaced, so that Cleanup finds it
+				have[k] = value{}
+			}
 		} else if isException(r) {
 			r.Protocol = 0
 			have[key{Kind: exception, Device: t.sideOf(r.IPv6).Device, Rule: r}] = value{}
@@ -86,12 +90,14 @@ type batch struct {
 	*Target
 	steps []reconcile.Step[key, value]
 	errs  []error
+	// refused are the peers that the kernel does not take: packets to all others are encrypted all the same.
+	refused map[wireguard.Key]error
 }
 
 // Apply implements driver.Objects. Packets are led to a peer only when it is there, and it goes when none are. Those
 // that no tunnel takes have their rules while any packet of this host is led to another node.
 func (t *Target) Apply(steps []reconcile.Step[key, value]) []error {
-	b := &batch{t, steps, make([]error, len(steps))}
+	b := &batch{t, steps, make([]error, len(steps)), map[wireguard.Key]error{}}
 	b.each(rule, true, func(s reconcile.Step[key, value]) error { return t.removeRule(s.Key.Rule) })
 	b.each(settings, false, t.set)
 	b.addPeers()
@@ -103,15 +109,38 @@ func (t *Target) Apply(steps []reconcile.Step[key, value]) []error {
 	b.each(exception, true, func(s reconcile.Step[key, value]) error { return t.removeRule(s.Key.Rule) })
 	b.removePeers()
 	b.each(rule, false, func(s reconcile.Step[key, value]) error {
-		if slices.ContainsFunc(b.errs, func(err error) bool { return err != nil }) {
-			return errors.New("not all peers and routes are in place yet")
+		if b.incomplete() {
+			return errors.New("not all routes are in place yet")
 		}
-		return t.addRule(s.Key.Rule)
+		return errors.Join(t.addRule(s.Key.Rule), t.removeTwins(s.Key.Rule))
 	})
 	b.each(presence, true, func(s reconcile.Step[key, value]) error {
 		return t.config.Kernel.DeleteLink(t.Link(s.Key.Device).Index)
 	})
 	return b.errs
+}
+
+// incomplete reports whether the tables may lead packets astray: something other than a peer, and the routes to it,
+// could not be made.
+func (b *batch) incomplete() bool {
+	for i, x := range b.steps {
+		switch k := x.Key.Kind; {
+		case b.errs[i] == nil || k == peer || k == allowed || k == threads:
+		case k == way && b.refused[b.peerOf(x)] != nil:
+		default:
+			return true
+		}
+	}
+	return false
+}
+
+// peerOf returns the peer that gets the packets of a route.
+func (b *batch) peerOf(x reconcile.Step[key, value]) wireguard.Key {
+	plan := b.sideOfDevice(x.Key.Device).plan
+	if w, ok := plan.Ways[x.Key.Prefix]; ok {
+		return w.Peer
+	}
+	return plan.Hosts[x.Key.Prefix]
 }
 
 // each does the steps of a kind that remove, or the others.
@@ -143,9 +172,9 @@ func (t *Target) sideOfDevice(name string) *side {
 // addPeers adds and changes peers, and gives AllowedIPs to them.
 func (b *batch) addPeers() {
 	for _, s := range b.sides {
-		changes, of := map[wireguard.Key]*wireguard.Change{}, []int(nil)
+		changes, of := map[wireguard.Key]*wireguard.Change{}, map[wireguard.Key][]int{}
 		at := func(i int, k wireguard.Key) *wireguard.Change {
-			if of = append(of, i); changes[k] == nil {
+			if of[k] = append(of[k], i); changes[k] == nil {
 				changes[k] = &wireguard.Change{Key: k}
 			}
 			return changes[k]
@@ -169,25 +198,29 @@ func (b *batch) addPeers() {
 	}
 }
 
-// change makes changes of peers for some of the steps.
-func (b *batch) change(s *side, list []wireguard.Change, of []int) {
-	if len(list) == 0 {
+// change makes changes of peers for some of the steps, by the peer's key. If the kernel does not take all of them, it
+// gets them one by one.
+func (b *batch) change(s *side, list []wireguard.Change, of map[wireguard.Key][]int) {
+	if len(list) == 0 || b.config.Kernel.ChangePeers(s.Device, list) == nil {
 		return
 	}
-	if err := b.config.Kernel.ChangePeers(s.Device, list); err != nil {
-		for _, i := range of {
-			b.errs[i] = err
+	for _, c := range list {
+		if err := b.config.Kernel.ChangePeers(s.Device, []wireguard.Change{c}); err != nil {
+			b.refused[c.Key] = err
+			for _, i := range of[c.Key] {
+				b.errs[i] = err
+			}
 		}
 	}
 }
 
-// setRoutes makes the routes. One to a peer waits while the peers of the device cannot be set.
+// setRoutes makes the routes. One to a peer waits while that peer cannot be set, or the device.
 func (b *batch) setRoutes() {
 	var ops []kernel.RouteOp
 	var of []int
 	broken := map[string]error{}
 	for i, x := range b.steps {
-		if b.errs[i] != nil {
+		if k := x.Key.Kind; b.errs[i] != nil && k != peer && k != allowed && k != threads {
 			broken[x.Key.Device] = b.errs[i]
 		}
 	}
@@ -195,9 +228,11 @@ func (b *batch) setRoutes() {
 		if x.Key.Kind != way {
 			continue
 		}
-		if x.New.Type == kernel.Unicast && broken[x.Key.Device] != nil {
-			b.errs[i] = broken[x.Key.Device]
-			continue
+		if x.Action != reconcile.Remove && x.New.Type == kernel.Unicast {
+			if err := cmp.Or(broken[x.Key.Device], b.refused[b.peerOf(x)]); err != nil {
+				b.errs[i] = err
+				continue
+			}
 		}
 		ops, of = append(ops, b.routeOp(x)), append(of, i)
 	}
@@ -231,12 +266,14 @@ func (b *batch) routeOp(x reconcile.Step[key, value]) kernel.RouteOp {
 func (b *batch) removePeers() {
 	for _, s := range b.sides {
 		var drop []netip.Prefix
-		var dropped, removed []int
+		var dropped []int
+		removed := map[wireguard.Key][]int{}
 		var remove []wireguard.Change
 		gone := map[wireguard.Key]bool{}
 		for i, x := range b.steps {
 			if x.Key.Kind == peer && x.Key.Device == s.Device && x.Action == reconcile.Remove {
-				remove, removed = append(remove, wireguard.Change{Key: x.Key.Peer, Remove: true}), append(removed, i)
+				remove = append(remove, wireguard.Change{Key: x.Key.Peer, Remove: true})
+				removed[x.Key.Peer] = []int{i}
 				gone[x.Key.Peer] = true
 			}
 		}
@@ -266,13 +303,19 @@ func (t *Target) addRule(r kernel.Rule) error {
 
 // removeRule removes a rule, whichever program is its origin.
 func (t *Target) removeRule(r kernel.Rule) error {
+	err := t.removeTwins(r)
+	r.Protocol = kernel.ProtocolCalico
+	return errors.Join(err, t.config.Kernel.DeleteRule(r))
+}
+
+// removeTwins removes the rules of other origins that differ in nothing else.
+func (t *Target) removeTwins(r kernel.Rule) error {
 	var errs []error
 	for _, have := range t.rules {
 		bare := have
-		if bare.Protocol = 0; bare == r {
+		if bare.Protocol = 0; bare == r && have.Protocol != kernel.ProtocolCalico {
 			errs = append(errs, t.config.Kernel.DeleteRule(have))
 		}
 	}
-	r.Protocol = kernel.ProtocolCalico // one that was added since
-	return errors.Join(append(errs, t.config.Kernel.DeleteRule(r))...)
+	return errors.Join(errs...)
 }

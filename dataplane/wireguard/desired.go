@@ -9,13 +9,18 @@ import (
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/wireguard"
+	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 )
 
 // Desired implements driver.Objects.
 func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[key]value {
 	want := map[key]value{}
+	pools := h.PoolTable()
 	for _, s := range t.sides {
+		s.needed = slices.ContainsFunc(pools, func(p ippool.Pool) bool {
+			return p.CIDR.Addr().Is4() == (s.Family == model.IPv4)
+		})
 		l := links[s.Device]
 		if l.Kind != kernel.KindWireGuard {
 			s.have = nil
@@ -30,7 +35,6 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 			s.had = false
 			continue
 		}
-		pools := h.PoolTable()
 		inPool := func(p netip.Prefix) bool { return pools.Of(p) != nil }
 		in := cryptokey.Input{Node: h.Node, Nodes: h.Keys(s.Family), Places: s.places, InPool: inPool,
 			Refuse: t.config.Refuse, RefuseHost: t.refuseHost, EncryptHosts: t.decideHosts(s, t.config.Now())}

@@ -18,10 +18,10 @@ const (
 	// silence is how long a peer may leave packets without any answer, which it gives within 10 s if it has nothing to
 	// send (KEEPALIVE_TIMEOUT of WireGuard). After that its tunnel is dead.
 	silence = 15 * time.Second
-	// lookout is the time between packets to a peer whose tunnel is dead, which begin a handshake. Where one direction is
-	// blocked they arrive, and the peer has to notice in between that nothing else does.
+	// lookout is the time between packets to a peer whose tunnel is dead, which begin a handshake. Where one direction
+	// is blocked they arrive, and the peer has to notice in between that nothing else does.
 	lookout = time.Minute
-	// initiation is the size in bytes of the message that begins a handshake; one is sent in 5 s at most (REKEY_TIMEOUT).
+	// initiation is the size in bytes of the message that begins a handshake, sent once in 5 s at most (REKEY_TIMEOUT).
 	initiation = 148
 )
 

@@ -80,7 +80,7 @@ func TestHostsAreEncrypted(t *testing.T) {
 	r := shaken(t, false)
 	r.target.SetServers([]netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:6443"),
 		netip.MustParseAddrPort("192.0.2.2:2379"), netip.MustParseAddrPort("[fd01::2]:6443")})
-	log := r.flush()
+	r.flush()
 	want := []string{"98: from all iif lo ipproto tcp dport 179 lookup main",
 		"98: from all iif lo ipproto tcp dport 2379-2380 lookup main",
 		"98: from all iif lo ipproto tcp dport 6443 lookup main",
@@ -105,11 +105,11 @@ func TestHostsAreEncrypted(t *testing.T) {
 	if got := r.hostReason(2); got != "encrypted" {
 		t.Error(got)
 	}
-	if log = r.later(time.Minute); len(log) > 0 {
+	if log := r.later(time.Minute); len(log) > 0 {
 		t.Errorf("without a change: %q", log)
 	}
 	r.encryptHosts(false)
-	log = r.flush()
+	log := r.flush()
 	first, last := log[0], log[len(log)-1]
 	if !strings.HasPrefix(first, "delete 192.0.2.2/32") || !strings.HasPrefix(last, "delete rule 98:") {
 		t.Errorf("switched off:\n%s", strings.Join(log, "\n"))
@@ -242,7 +242,8 @@ func TestRefusedHosts(t *testing.T) {
 	for _, n := range r.target.Notices() {
 		notices += n.Subject + ": " + n.Text + "\n"
 	}
-	if !strings.Contains(notices, "host of node n4 (IPv4): packets to the node itself are not encrypted: another node") {
+	if !strings.Contains(notices, "host of node n4 (IPv4): packets to the node itself are not encrypted: "+
+		"another node") {
 		t.Error(notices)
 	}
 }

@@ -108,7 +108,8 @@ func size(n uint64) string {
 	return fmt.Sprintf("%.1f %s", v, units[unit])
 }
 
-// Rows returns the other nodes, each with whether packets to its workloads are encrypted, and to itself, and then the objects in the kernel.
+// Rows returns the other nodes, each with whether packets to its workloads are encrypted, and to itself, and then
+// the objects in the kernel.
 func (t *Target) Rows() []reconcile.Row {
 	var list []reconcile.Row
 	for _, p := range t.Peers() {
@@ -139,9 +140,15 @@ func (t *Target) Notices() []reconcile.Notice {
 		}
 	}
 	for _, s := range t.sides {
+		if t.config.Required && s.needed && !s.On {
+			own = append(own, reconcile.Notice{Subject: fmt.Sprintf("--wireguard-required (IPv%d)", s.Family),
+				Text: fmt.Sprintf("packets of pods go in plain all the same: WireGuard is not switched on for IPv%d "+
+					"(FelixConfiguration, %s)", s.Family, s.Enabled)})
+		}
 		if s.Threaded && s.have != nil && s.have.Threads == wireguard.NoThreads {
 			own = append(own, reconcile.Notice{Subject: "wireguardThreadingEnabled", Text: fmt.Sprintf("%s has no "+
-				"threads: the kernel has no threaded NAPI (Linux 5.12), or its /sys is not that of this host", s.Device)})
+				"threads: the kernel has no threaded NAPI (Linux 5.12), or "+
+				"its /sys is not that of this host", s.Device)})
 		}
 		for p, why := range s.plan.Refused {
 			own = append(own, reconcile.Notice{Subject: fmt.Sprintf("WireGuard for %s", p),

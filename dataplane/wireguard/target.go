@@ -93,6 +93,7 @@ type side struct {
 	active  bool
 	until   time.Time // the device lingers
 	had     bool      // the device has existed
+	needed  bool      // there is a pool of the family
 	have    *wireguard.Device
 }
 

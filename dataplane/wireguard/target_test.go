@@ -298,8 +298,9 @@ func TestFelixIsAdopted(t *testing.T) {
 	log := strings.Join(r.flush(), "\n")
 	rules, _ := r.kernel.ListRules()
 	routes, _ := r.kernel.ListRoutes(table)
+	added, deleted := strings.Index(log, "add rule 99:"), strings.Index(log, "delete rule 99:")
 	if len(rules) != 2 || slices.ContainsFunc(rules, func(x kernel.Rule) bool { return x.Priority == 77 }) ||
-		strings.Contains(log, "add rule") {
+		added < 0 || deleted < added {
 		t.Errorf("the rules are %v after\n%s", rules, log)
 	}
 	if slices.ContainsFunc(routes, func(x kernel.Route) bool { return x.Dst == gone }) ||
@@ -308,6 +309,16 @@ func TestFelixIsAdopted(t *testing.T) {
 	}
 	if a := r.allowed(); len(a) != 1 || len(a["192.0.2.2:51820"]) != 1 {
 		t.Errorf("the peers are %v", a)
+	}
+	r.encryptHosts(true)
+	r.flush()
+	if _, err := Cleanup(r.kernel); err != nil {
+		t.Error(err)
+	}
+	rules, _ = r.kernel.ListRules()
+	routes, _ = r.kernel.ListRoutes(table)
+	if len(rules) != 1 || rules[0].Priority != 78 || len(routes) != 1 || routes[0].Dst != foreign {
+		t.Errorf("after cleanup: %v, %v", rules, routes)
 	}
 }
 
@@ -501,6 +512,61 @@ func TestFailuresAreRepeated(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A peer that the kernel refuses keeps no packets to others from being encrypted, and gets none itself.
+func TestRefusedPeer(t *testing.T) {
+	r := newRig(t, false, node(2, "k2"), node(3, "k3"))
+	r.kernel.RefusePeer(kerneltest.PublicKey("k3"))
+	flush := func(d time.Duration) (failures int) {
+		r.now = r.now.Add(d)
+		_, failures, _ = r.target.Flush()
+		return failures
+	}
+	if flush(0) == 0 {
+		t.Error("no failure")
+	}
+	r.shake("k2")
+	for range 20 {
+		flush(time.Second)
+	}
+	r.wantWay("taken", 2, "unicast")
+	r.wantWay("refused", 3, "throw")
+	if got := fmt.Sprint(r.target.Notices()); !strings.Contains(got, "invalid argument") {
+		t.Error(got)
+	}
+	r.kernel.RefusePeer(wireguard.Key{})
+	for range 80 {
+		flush(time.Second)
+	}
+	r.wantWay("taken in the end", 3, "unicast")
+}
+
+// Required encryption is none for a family that is not switched on, and a notice says so where there are pods of it.
+func TestRequiredOfAFamilyThatIsOff(t *testing.T) {
+	r := newRig(t, true, node(2, "k2"))
+	open := func() (subjects []string) {
+		r.flush()
+		for _, n := range r.target.Notices() {
+			if strings.HasPrefix(n.Subject, "--wireguard-required") {
+				subjects = append(subjects, n.Subject)
+			}
+		}
+		return subjects
+	}
+	if got := open(); len(got) > 0 {
+		t.Errorf("all families with pools are encrypted: %q", got)
+	}
+	pool := &model.IPPool{}
+	pool.Spec.CIDR = "fd10::/48"
+	r.put(model.NewObject(model.ResourceKey(model.KindIPPool, "p6"), pool))
+	if got := open(); !slices.Equal(got, []string{"--wireguard-required (IPv6)"}) {
+		t.Errorf("with a pool of IPv6: %q", got)
+	}
+	r.put(felix(false))
+	if got := open(); len(got) != 2 {
+		t.Errorf("switched off: %q", got)
 	}
 }
 

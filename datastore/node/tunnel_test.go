@@ -358,7 +358,8 @@ func TestWireguardTunnelAddress(t *testing.T) {
 	for _, c := range []struct {
 		felix, environment string
 		want               bool
-	}{{"false", "", true}, {"true", "", false}, {"false", "", true}, {"false", "true", false}, {"true", "false", true}} {
+	}{{"false", "", true}, {"true", "", false}, {"false", "", true}, {"false", "true", false},
+		{"true", "false", true}} {
 		x.put("felixconfigurations/default", `{"kind":"FelixConfiguration","apiVersion":"projectcalico.org/v3",`+
 			`"metadata":{"name":"default"},"spec":{"wireguardHostEncryptionEnabled":`+c.felix+`}}`)
 		tunnels := x.tunnels(tunnelWireguard)

@@ -47,8 +47,9 @@ type Kernel struct {
 
 	entryWatchers map[int]entryWatcher
 
-	rules   []kernel.Rule
-	tunnels map[int]*tunnel // of WireGuard, by interface
+	rules       []kernel.Rule
+	refusedPeer wireguard.Key
+	tunnels     map[int]*tunnel // of WireGuard, by interface
 }
 
 var (

@@ -151,6 +151,9 @@ func PublicKey(text string) wireguard.Key { return sha256.Sum256([]byte(text)) }
 func (f *Kernel) ChangePeers(name string, changes []wireguard.Change) error {
 	return f.onTunnel("ChangePeers", name, func(t *tunnel) error {
 		for _, c := range changes {
+			if c.Key == f.refusedPeer {
+				return unix.EINVAL
+			}
 			if c.Remove {
 				f.logf("remove peer %s of %s", c.Key, name)
 				delete(t.peers, c.Key)
@@ -188,6 +191,13 @@ func (f *Kernel) DropAllowedIPs(name string, list []netip.Prefix) error {
 		f.logf("%s allows %v no more", name, list)
 		return nil
 	})
+}
+
+// RefusePeer has no device take a peer with a key; zero: all take all.
+func (f *Kernel) RefusePeer(k wireguard.Key) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refusedPeer = k
 }
 
 // CountPeer adds bytes to the counters of a peer, which the device must have.

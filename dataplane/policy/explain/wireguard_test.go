@@ -16,7 +16,8 @@ func TestEncryptedWayToAHost(t *testing.T) {
 		on     bool
 		next   string
 	}{
-		{"pod/default/a", 10250, true, "dev wireguard.cali"}, {"pod/default/a", 10250, false, "the node's other routes"},
+		{"pod/default/a", 10250, true, "dev wireguard.cali"},
+		{"pod/default/a", 10250, false, "the node's other routes"},
 		{"pod/default/a", 2379, true, "dev wireguard.cali"}, {"node/n1", 10250, true, "dev wireguard.cali"},
 		{"node/n1", 179, true, "the node's other routes"}, {"node/n1", 2380, true, "the node's other routes"},
 	} {

@@ -104,19 +104,23 @@ func (h *hostPair) readable(t *testing.T, want bool) {
 				for _, w := range h.wires {
 					w.Forget()
 				}
-				out, err := n.Run("ping", "-c2", "-i0.2", "-W2", "-s64", "-p", hex.EncodeToString([]byte(secret)), a.String())
+				out, err := n.Run("ping", "-c2", "-i0.2", "-W2", "-s64", "-p",
+					hex.EncodeToString([]byte(secret)), a.String())
 				if err != nil {
 					return fmt.Errorf("%s to %s: %w: %s", n.Name, a, err, out)
 				}
 				if err := h.tell(n, a); err != nil {
 					return err
 				}
-				found := 0
-				for _, w := range h.wires {
-					found += len(w.Captured(secret))
+				var found []string
+				for i, w := range h.wires {
+					for _, p := range w.Captured(secret) {
+						found = append(found, fmt.Sprintf("at %s: %s", h.Nodes[i].Name, p))
+					}
 				}
-				if want != (found >= 6) || !want && found > 0 {
-					return fmt.Errorf("%d packets from %s to %s and back are to be read", found, n.Name, a)
+				if want != (len(found) >= 6) || !want && len(found) > 0 {
+					return fmt.Errorf("%d packets from %s to %s and back are to be read:\n%s", len(found), n.Name, a,
+						strings.Join(found, "\n"))
 				}
 				return nil
 			})
@@ -307,8 +311,8 @@ func (h *hostPair) testKeyChanges(t *testing.T) {
 	world.SameSessions(t, sessions, world.Peers(t, h.N1))
 }
 
-// testDeadTunnel drops the packets of WireGuard to n2: those of the hosts go in plain after a while, also those to n1, to
-// which the tunnel still works, and are encrypted again when it passes.
+// testDeadTunnel drops the packets of WireGuard to n2: those of the hosts go in plain after a while, also those to n1,
+// to which the tunnel still works, and are encrypted again when it passes.
 func (h *hostPair) testDeadTunnel(t *testing.T) {
 	sessions := world.Peers(t, h.N1)
 	_, err := h.N2.Run("nft", "add table inet wall; add chain inet wall in { type filter hook input priority -300; }; "+
@@ -341,4 +345,5 @@ func (h *hostPair) testOtherAddress(t *testing.T) {
 		"dev", "eth0")
 	must(t, err)
 	eventually(t, func() error { return lab.Ping(h.N1.Namespace, netip.MustParseAddr("198.51.100.77")) })
+	h.readable(t, false)
 }
