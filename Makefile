@@ -3,6 +3,8 @@
 SHELL       := /bin/bash
 export PATH := $(PATH):/usr/local/go/bin:/usr/sbin:/sbin
 export CGO_ENABLED := 0
+# One set of compiled packages serves programs, tests and vet; see REPRODUCIBLE.
+export GOFLAGS     += -trimpath
 
 # The version has one place, the chart's appVersion: chart, manifests and documents name the image that is built.
 VERSION ?= $(shell sed -n 's/^appVersion: //p' deploy/charts/manx/Chart.yaml)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -24,8 +23,7 @@ import (
 // Objects returns all objects that Calico's programs have left in etcd.
 func Objects(t testing.TB) model.Set {
 	t.Helper()
-	_, here, _, _ := runtime.Caller(0)
-	text, err := os.ReadFile(filepath.Join(filepath.Dir(here), "../../datastore/codec/testdata/objects.jsonl"))
+	text, err := os.ReadFile(filepath.Join(checkout(t), "datastore/codec/testdata/objects.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,6 +38,20 @@ func Objects(t testing.TB) model.Set {
 		}
 	}
 	return model.NewSet(list...)
+}
+
+// checkout returns the folder of the module. Builds with -trimpath do not contain it.
+func checkout(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	for err == nil && dir != "/" {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+	t.Fatal("no go.mod in this folder and those above it", err)
+	return ""
 }
 
 // Settle runs a controller until it has nothing more to do for the content of the stores. It writes through a store
