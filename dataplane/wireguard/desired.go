@@ -31,7 +31,7 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 			clear(s.proving)
 			clear(s.moved)
 			clear(s.leaving)
-			s.hosts = hosts{silent: map[string]time.Time{}}
+			s.hosts = newHosts()
 			s.had = false
 			continue
 		}
@@ -54,7 +54,7 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 		t.resumeHosts(s, l.Index, t.config.Now())
 		t.decideMoves(s, l.Index)
 		if l.Kind == kernel.KindWireGuard {
-			s.wantDevice(want, t.config.Now())
+			s.wantDevice(want)
 		}
 		if l.Kind == kernel.KindWireGuard || s.had || t.config.Required {
 			t.wantRoutes(s, l, want)
@@ -122,7 +122,7 @@ func (s *side) routeKey(p netip.Prefix) kernel.RouteKey {
 }
 
 // wantDevice adds the objects on the device.
-func (s *side) wantDevice(want map[key]value, now time.Time) {
+func (s *side) wantDevice(want map[key]value) {
 	want[key{Kind: presence, Device: s.Device}] = value{}
 	want[key{Kind: settings, Device: s.Device}] = value{Port: s.Port, Mark: s.Mark, Keyed: true}
 	if s.threadable() {
@@ -137,7 +137,7 @@ func (s *side) wantDevice(want map[key]value, now time.Time) {
 		v := value{Endpoint: netip.AddrPortFrom(n.Address, s.Port), Keepalive: s.Keepalive}
 		if _, proving := s.proving[name]; proving {
 			v.Keepalive = proofKeepalive
-		} else if s.hosts.on && (s.peerOf(name).Handshake.IsZero() || s.hosts.dead(name, now)) {
+		} else if s.hosts.on && (s.peerOf(name).Handshake.IsZero() || s.hosts.dead[name]) {
 			v.Keepalive = lookout
 		}
 		want[key{Kind: peer, Device: s.Device, Peer: n.Key}] = v

@@ -15,14 +15,17 @@ import (
 )
 
 const (
-	// silence is how long a peer may leave packets without any answer, which it gives within 10 s if it has nothing to
-	// send (KEEPALIVE_TIMEOUT of WireGuard). After that its tunnel is dead.
-	silence = 15 * time.Second
+	// silence is how long a peer may leave packets without any answer. It answers within 10 s, also if it has nothing
+	// to send (KEEPALIVE_TIMEOUT of WireGuard); after 15 s the kernel begins a handshake, whose answer has 3 s to
+	// arrive. After that the tunnel is dead.
+	silence = 18 * time.Second
 	// lookout is the time between packets to a peer whose tunnel is dead, which begin a handshake. Where one direction
 	// is blocked they arrive, and the peer has to notice in between that nothing else does.
 	lookout = time.Minute
 	// initiation is the size in bytes of the message that begins a handshake, sent once in 5 s at most (REKEY_TIMEOUT).
 	initiation = 148
+	// keepalive is the size in bytes of a packet without content, which nobody answers.
+	keepalive = 32
 )
 
 // hosts is the state of the encryption of packets to the nodes themselves, of one family.
@@ -33,7 +36,11 @@ type hosts struct {
 	// changes is when the objects change without any event, zero for never.
 	changes time.Time
 	silent  map[string]time.Time // nodes that answer nothing, and since when
+	dead    map[string]bool      // those of them that did not for too long
+	seen    time.Time            // the last look
 }
+
+func newHosts() hosts { return hosts{silent: map[string]time.Time{}, dead: map[string]bool{}} }
 
 // decideHosts decides whether packets to the nodes themselves are encrypted, and returns whether those of others are
 // taken.
@@ -77,18 +84,26 @@ func (h *hosts) next(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// see takes over what the kernel has counted for a peer since the last time, at most 10 s ago. A dead tunnel is alive
+// see takes over what the kernel has counted for a peer since the last look, at most 10 s ago. A dead tunnel is alive
 // again after a handshake alone, which needs both directions.
 func (h *hosts) see(name string, last, p wireguard.Peer, now time.Time) {
+	since, silent := h.silent[name]
 	switch {
 	case p.Handshake.After(last.Handshake) || p.Key != last.Key:
-		delete(h.silent, name)
-	case h.dead(name, now):
+		h.revive(name)
+	case h.dead[name]:
 	case answers(p.Received - last.Received):
-		delete(h.silent, name)
-	case p.Sent > last.Sent && h.silent[name].IsZero():
+		h.revive(name)
+	case silent:
+		h.dead[name] = now.Sub(since) >= silence
+	case p.Sent-last.Sent > h.unanswered(p.Keepalive, now):
 		h.silent[name] = now
 	}
+}
+
+func (h *hosts) revive(name string) {
+	delete(h.silent, name)
+	delete(h.dead, name)
 }
 
 // answers reports whether so many bytes are more than attempts at a handshake. The sizes of packets with content are
@@ -97,10 +112,14 @@ func answers(received uint64) bool {
 	return received > 0 && (received%initiation != 0 || received > 3*initiation)
 }
 
-// dead reports whether nothing has arrived from a peer although packets were sent to it.
-func (h *hosts) dead(name string, now time.Time) bool {
-	since, silent := h.silent[name]
-	return silent && now.Sub(since) >= silence
+// unanswered returns how many of the bytes that were sent since the last look may be keepalives: those that confirm
+// the last packet, at most one in 10 s, and those of each interval.
+func (h *hosts) unanswered(interval time.Duration, now time.Time) uint64 {
+	n := uint64(2)
+	if interval > 0 {
+		n += uint64(now.Sub(h.seen)/interval) + 1
+	}
+	return n * keepalive
 }
 
 // hostPlain returns why packets to a peer itself are not encrypted now, empty if they are. Where encryption is required
@@ -116,7 +135,7 @@ func (t *Target) hostPlain(s *side, name string, device kernel.Link) string {
 		return fmt.Sprintf("it begins in %.0f s, when the other nodes are ready", s.hosts.from.Sub(now).Seconds())
 	case s.peerOf(name).Handshake.IsZero():
 		return fmt.Sprintf("no handshake with %s yet", name)
-	case s.hosts.dead(name, now):
+	case s.hosts.dead[name]:
 		return fmt.Sprintf("no answer has arrived from %s for %.0f s", name, now.Sub(s.hosts.silent[name]).Seconds())
 	}
 	return ""
@@ -276,7 +295,7 @@ func (t *Target) hostNotices() (list []reconcile.Notice) {
 func (h *hosts) forget(p cryptokey.Plan) {
 	for name := range h.silent {
 		if _, still := p.Peers[name]; !still {
-			delete(h.silent, name)
+			h.revive(name)
 		}
 	}
 }

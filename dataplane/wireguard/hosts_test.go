@@ -43,6 +43,14 @@ func (r *rig) wantHostWay(what string, i int, want string) {
 	}
 }
 
+// count has a peer receive and send so many further bytes.
+func (r *rig) count(key string, received, sent uint64) {
+	r.t.Helper()
+	if err := r.kernel.CountPeer(device, kerneltest.PublicKey(key), received, sent); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
 func (r *rig) hostReason(i int) string {
 	for _, row := range r.target.Rows() {
 		if row.Key == "host n"+string(rune('0'+i))+" IPv4" {
@@ -152,23 +160,18 @@ func TestDeadTunnels(t *testing.T) {
 		}
 		r.flush()
 		r.later(linger)
-		count := func(received, sent uint64) {
-			if err := r.kernel.CountPeer(device, kerneltest.PublicKey("k2"), received, sent); err != nil {
-				t.Fatal(err)
-			}
-		}
 		for range 5 { // an idle one, and one with answers, are alive
 			r.later(10 * time.Second)
-			count(100, 100)
+			r.count("k2", 100, 100)
 		}
 		r.wantHostWay(c.rule+": alive", 2, "unicast")
 		r.later(10 * time.Second)
-		count(2*initiation, 100) // the other one hears nothing, either
+		r.count("k2", 2*initiation, 100) // the other one hears nothing, either
 		r.later(10 * time.Second)
 		r.wantHostWay(c.rule+": for a moment", 2, "unicast")
-		count(0, 100)
+		r.count("k2", 0, 100)
 		r.later(10 * time.Second)
-		count(0, 100)
+		r.count("k2", 0, 100)
 		r.later(10 * time.Second)
 		r.wantHostWay(c.rule+": dead", 2, c.want)
 		d, _ := r.kernel.WireGuard(device)
@@ -178,13 +181,44 @@ func TestDeadTunnels(t *testing.T) {
 		if r.way(2) != "unicast" {
 			t.Errorf("%s: pods get packets by %s", c.rule, r.way(2))
 		}
-		count(100, 100)
+		r.count("k2", 100, 100)
 		r.later(10 * time.Second)
 		r.wantHostWay(c.rule+": something arrives", 2, c.want)
 		r.shake("k2")
 		r.later(10 * time.Second)
 		r.wantHostWay(c.rule+": after a handshake", 2, "unicast")
 	}
+}
+
+// Nobody answers a keepalive: a tunnel by which nothing else is sent is alive.
+func TestIdleTunnelsAreAlive(t *testing.T) {
+	r := shaken(t, false)
+	r.flush()
+	r.later(linger)
+	r.later(10 * time.Second)
+	r.count("k2", 100, 0)
+	r.later(10 * time.Second)
+	for range 5 {
+		r.count("k2", 0, keepalive)
+		r.later(10 * time.Second)
+	}
+	r.wantHostWay("idle", 2, "unicast")
+}
+
+// A look at the kernel alone shows that a tunnel is dead: time passes between two of them, and answers arrive.
+func TestNoTunnelDiesUnseen(t *testing.T) {
+	r := shaken(t, false)
+	r.flush()
+	r.later(linger)
+	r.later(10 * time.Second)
+	r.count("k2", 0, 96)
+	r.later(10 * time.Second)
+	r.later(10 * time.Second)
+	r.count("k2", 1000, 1000)
+	r.now = r.now.Add(silence - 9*time.Second) // not yet the next look
+	r.put(node(4, "k4"))
+	r.flush()
+	r.wantHostWay("answered since", 2, "unicast")
 }
 
 // Without a handshake packets to a host are never encrypted, however long it takes, unless that is required.

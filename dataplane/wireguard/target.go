@@ -113,7 +113,7 @@ func New(c Config) *Target {
 	for i, e := range encryptions(&model.FelixConfigurationSpec{}) {
 		t.sides[i] = &side{Encryption: e, places: map[netip.Prefix]string{}, proving: map[string]time.Time{},
 			moved: map[string]bool{}, stuck: map[string]bool{}, leaving: map[wireguard.Key]leaving{},
-			hosts: hosts{silent: map[string]time.Time{}}}
+			hosts: newHosts()}
 	}
 	t.Driver = driver.New(t, driver.Config[key, value]{Name: "wireguard", Part: "interfaces",
 		ListLinks: c.Kernel.ListLinks, Now: c.Now, Follows: func(*hoststate.Host) bool { return t.changed },
@@ -289,6 +289,7 @@ func (s *side) see(before, d *wireguard.Device, now time.Time) {
 		}
 		s.hosts.see(name, last[n.Key], p, now)
 	}
+	s.hosts.seen = now
 }
 
 // tables returns those that may have routes of this target: no other program's routes are read while there is no sign
