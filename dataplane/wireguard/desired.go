@@ -29,6 +29,7 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 		if !s.active {
 			s.plan = cryptokey.Plan{}
 			clear(s.proving)
+			clear(s.renewed)
 			clear(s.moved)
 			clear(s.leaving)
 			s.hosts = newHosts()
@@ -50,6 +51,7 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 		before := s.plan
 		s.plan = cryptokey.Decide(in)
 		s.takeLeave(before, t.config.Now())
+		s.noteRenewed(before, t.config.Now())
 		s.hosts.forget(s.plan)
 		t.resumeHosts(s, l.Index, t.config.Now())
 		t.decideMoves(s, l.Index)
@@ -107,6 +109,25 @@ func (t *Target) decideMoves(s *side, device int) {
 	}
 }
 
+// noteRenewed remembers the peers of the plan before that have another key now. Handshakes that such a node began
+// before this host knew the key were dropped, and it begins one in 5 s at most (REKEY_TIMEOUT): this host does so at
+// once.
+func (s *side) noteRenewed(before cryptokey.Plan, now time.Time) {
+	for name, n := range s.plan.Peers {
+		if old, was := before.Peers[name]; was && old.Key != n.Key {
+			s.renewed[name] = now
+		}
+	}
+	for name := range s.renewed {
+		if _, still := s.plan.Peers[name]; !still {
+			delete(s.renewed, name)
+		}
+	}
+}
+
+// awaits reports whether a handshake is expected soon.
+func (s *side) awaits() bool { return len(s.proving)+len(s.renewed) > 0 }
+
 func (t *Target) leadsTo(k kernel.RouteKey, device int) bool {
 	hops := t.routes[k].NextHops
 	return len(hops) == 1 && hops[0].Link == device
@@ -135,7 +156,8 @@ func (s *side) wantDevice(want map[key]value) {
 	s.wantLeaving(want)
 	for name, n := range s.plan.Peers {
 		v := value{Endpoint: netip.AddrPortFrom(n.Address, s.Port), Keepalive: s.Keepalive}
-		if _, proving := s.proving[name]; proving {
+		_, proving := s.proving[name]
+		if _, renewed := s.renewed[name]; proving || renewed {
 			v.Keepalive = proofKeepalive
 		} else if s.hosts.on && (s.peerOf(name).Handshake.IsZero() || s.hosts.dead[name]) {
 			v.Keepalive = lookout

@@ -85,6 +85,7 @@ type side struct {
 	places  map[netip.Prefix]string
 	plan    cryptokey.Plan
 	proving map[string]time.Time // peers without a handshake, by node, and since when
+	renewed map[string]time.Time // the same with another key than before
 	moved   map[string]bool      // nodes to which packets are encrypted
 	leaving map[wireguard.Key]leaving
 	stuck   map[string]bool // nodes to which packets are sent without an answer
@@ -112,8 +113,8 @@ func New(c Config) *Target {
 	t := &Target{config: c, routes: map[kernel.RouteKey]kernel.Route{}}
 	for i, e := range encryptions(&model.FelixConfigurationSpec{}) {
 		t.sides[i] = &side{Encryption: e, places: map[netip.Prefix]string{}, proving: map[string]time.Time{},
-			moved: map[string]bool{}, stuck: map[string]bool{}, leaving: map[wireguard.Key]leaving{},
-			hosts: newHosts()}
+			renewed: map[string]time.Time{}, moved: map[string]bool{}, stuck: map[string]bool{},
+			leaving: map[wireguard.Key]leaving{}, hosts: newHosts()}
 	}
 	t.Driver = driver.New(t, driver.Config[key, value]{Name: "wireguard", Part: "interfaces",
 		ListLinks: c.Kernel.ListLinks, Now: c.Now, Follows: func(*hoststate.Host) bool { return t.changed },
@@ -280,6 +281,11 @@ func (s *side) see(before, d *wireguard.Device, now time.Time) {
 			delete(s.proving, name)
 		}
 	}
+	for name, since := range s.renewed {
+		if !byKey[s.plan.Peers[name].Key].Handshake.IsZero() || now.Sub(since) >= proof {
+			delete(s.renewed, name)
+		}
+	}
 	for name, n := range s.plan.Peers {
 		p := byKey[n.Key]
 		if old, known := last[n.Key]; !known || now.Sub(p.Handshake) < rejectAfter {
@@ -334,7 +340,7 @@ func (t *Target) Flush() (steps, failures int, err error) {
 		if at := s.hosts.changes; !at.IsZero() && !now.Before(at) {
 			t.Touch(s.Device)
 		}
-		if len(s.proving) > 0 {
+		if s.awaits() {
 			t.Touch(s.Device)
 			t.Resync()
 		}
@@ -350,7 +356,7 @@ func (t *Target) Flush() (steps, failures int, err error) {
 func (t *Target) Next() time.Duration {
 	next := t.Driver.Next()
 	for _, s := range t.sides {
-		if len(s.proving) > 0 {
+		if s.awaits() {
 			next = min(next, proofEvery)
 		}
 		if end, leave := s.leavingEnds(); leave {

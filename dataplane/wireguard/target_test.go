@@ -357,6 +357,41 @@ func TestAllowedIPsFollowTheBlocks(t *testing.T) {
 	r.wantWay("no key any more", 3, "throw")
 }
 
+// A peer with another key gets a packet at once, which begins a handshake, until there was one.
+func TestAnotherKeyIsProvenAtOnce(t *testing.T) {
+	r := newRig(t, false, node(2, "k2"))
+	r.flush()
+	r.shake("k2")
+	r.later(time.Second)
+	keepalive := func() time.Duration {
+		d, _ := r.kernel.WireGuard(device)
+		return d.Peers[0].Keepalive
+	}
+	for _, c := range []struct {
+		key   string
+		shake bool
+	}{{"second", true}, {"third", false}} {
+		r.put(node(2, c.key))
+		r.flush()
+		if got, next := keepalive(), r.target.Next(); got != proofKeepalive || next > proofEvery {
+			t.Errorf("%s: packets each %s, the next look in %s", c.key, got, next)
+		}
+		r.wantWay(c.key, 2, "unicast")
+		r.later(proofEvery)
+		if c.shake {
+			r.shake(c.key)
+		} else {
+			r.now = r.now.Add(proof)
+		}
+		for range 2 { // a look, and what follows from it
+			r.later(proofEvery)
+		}
+		if got := keepalive(); got != 0 {
+			t.Errorf("%s: packets each %s afterwards", c.key, got)
+		}
+	}
+}
+
 // What another program changes is put back with the next comparison, also a device that was deleted.
 func TestChangesOfOthersAreRepaired(t *testing.T) {
 	r := newRig(t, false, node(2, "k2"))
