@@ -25,8 +25,8 @@ func (t *Target) List() (map[key]value, error) {
 				have[key{Kind: threads, Device: s.Device}] = value{Threads: d.Threads}
 			}
 			for _, p := range d.Peers {
-				have[key{Kind: peer, Device: s.Device, Peer: p.Key}] = value{Endpoint: p.Endpoint,
-					Keepalive: p.Keepalive}
+				have[key{Kind: peer, Device: s.Device, Peer: p.Key}] = value{
+					Endpoint: s.endpoint(p, t.config.Now()), Keepalive: p.Keepalive}
 				for _, a := range p.AllowedIPs {
 					have[key{Kind: allowed, Device: s.Device, Prefix: a}] = value{Peer: p.Key}
 				}
@@ -184,7 +184,11 @@ func (b *batch) addPeers() {
 			case x.Key.Device != s.Device || x.Action == reconcile.Remove:
 			case x.Key.Kind == peer:
 				c := at(i, x.Key.Peer)
-				c.Endpoint, c.Keepalive = x.New.Endpoint, &b.steps[i].New.Keepalive
+				c.Keepalive = &b.steps[i].New.Keepalive
+				// The kernel's may differ from that of the step before, see side.endpoint.
+				if x.Action == reconcile.Add || x.New.Endpoint != x.Old.Endpoint {
+					c.Endpoint = x.New.Endpoint
+				}
 			case x.Key.Kind == allowed:
 				c := at(i, x.New.Peer)
 				c.Add = append(c.Add, x.Key.Prefix)
@@ -201,15 +205,22 @@ func (b *batch) addPeers() {
 // change makes changes of peers for some of the steps, by the peer's key. If the kernel does not take all of them, it
 // gets them one by one.
 func (b *batch) change(s *side, list []wireguard.Change, of map[wireguard.Key][]int) {
-	if len(list) == 0 || b.config.Kernel.ChangePeers(s.Device, list) == nil {
+	if len(list) == 0 {
 		return
 	}
+	together := b.config.Kernel.ChangePeers(s.Device, list)
 	for _, c := range list {
-		if err := b.config.Kernel.ChangePeers(s.Device, []wireguard.Change{c}); err != nil {
-			b.refused[c.Key] = err
-			for _, i := range of[c.Key] {
-				b.errs[i] = err
+		if together != nil {
+			if err := b.config.Kernel.ChangePeers(s.Device, []wireguard.Change{c}); err != nil {
+				b.refused[c.Key] = err
+				for _, i := range of[c.Key] {
+					b.errs[i] = err
+				}
+				continue
 			}
+		}
+		if c.Endpoint.IsValid() {
+			s.sent[c.Key] = c.Endpoint
 		}
 	}
 }

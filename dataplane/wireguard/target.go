@@ -88,7 +88,8 @@ type side struct {
 	renewed map[string]time.Time // the same with another key than before
 	moved   map[string]bool      // nodes to which packets are encrypted
 	leaving map[wireguard.Key]leaving
-	stuck   map[string]bool // nodes to which packets are sent without an answer
+	sent    map[wireguard.Key]netip.AddrPort // the endpoints that this process has set
+	stuck   map[string]bool                  // nodes to which packets are sent without an answer
 	hosts   hosts
 	own     netip.Addr // the node's
 	active  bool
@@ -114,7 +115,7 @@ func New(c Config) *Target {
 	for i, e := range encryptions(&model.FelixConfigurationSpec{}) {
 		t.sides[i] = &side{Encryption: e, places: map[netip.Prefix]string{}, proving: map[string]time.Time{},
 			renewed: map[string]time.Time{}, moved: map[string]bool{}, stuck: map[string]bool{},
-			leaving: map[wireguard.Key]leaving{}, hosts: newHosts()}
+			leaving: map[wireguard.Key]leaving{}, sent: map[wireguard.Key]netip.AddrPort{}, hosts: newHosts()}
 	}
 	t.Driver = driver.New(t, driver.Config[key, value]{Name: "wireguard", Part: "interfaces",
 		ListLinks: c.Kernel.ListLinks, Now: c.Now, Follows: func(*hoststate.Host) bool { return t.changed },
@@ -275,6 +276,7 @@ func (s *side) see(before, d *wireguard.Device, now time.Time) {
 	for _, p := range d.Peers {
 		byKey[p.Key] = p
 	}
+	maps.DeleteFunc(s.sent, func(k wireguard.Key, _ netip.AddrPort) bool { return byKey[k].Key.IsZero() })
 	for name, since := range s.proving {
 		if n, ok := s.plan.Peers[name]; ok && (!byKey[n.Key].Handshake.IsZero() || now.Sub(since) >= proof) {
 			s.moved[name] = true
@@ -296,6 +298,15 @@ func (s *side) see(before, d *wireguard.Device, now time.Time) {
 		s.hosts.see(name, last[n.Key], p, now)
 	}
 	s.hosts.seen = now
+}
+
+// endpoint returns where packets to a peer go by this process. The kernel sends them to where the last authenticated
+// packet came from, which may differ behind a translation of addresses. That is right as long as the session is alive.
+func (s *side) endpoint(p wireguard.Peer, now time.Time) netip.AddrPort {
+	if sent, ok := s.sent[p.Key]; ok && now.Sub(p.Handshake) < rejectAfter {
+		return sent
+	}
+	return p.Endpoint
 }
 
 // tables returns those that may have routes of this target: no other program's routes are read while there is no sign

@@ -392,6 +392,48 @@ func TestAnotherKeyIsProvenAtOnce(t *testing.T) {
 	}
 }
 
+// The kernel has packets follow a peer to where its authenticated ones come from: that stays while the session is
+// alive, unless the Node has another address.
+func TestPeersRoam(t *testing.T) {
+	r := newRig(t, false, node(2, "k2"))
+	r.flush()
+	r.shake("k2")
+	r.later(time.Second)
+	roam := func(to string) {
+		err := r.kernel.ChangePeers(device, []wireguard.Change{{Key: kerneltest.PublicKey("k2"),
+			Endpoint: netip.MustParseAddrPort(to)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(what, at string) {
+		t.Helper()
+		d, _ := r.kernel.WireGuard(device)
+		if got := d.Peers[0].Endpoint.String(); got != at {
+			t.Errorf("%s: packets go to %s, want %s", what, got, at)
+		}
+	}
+	roam("198.51.100.9:7777")
+	if log := r.later(10 * time.Second); len(log) > 0 {
+		t.Errorf("behind a translation: %q", log)
+	}
+	on := felix(true)
+	on.Value.(*model.FelixConfiguration).Spec.WireguardPersistentKeepAlive = &metav1.Duration{Duration: time.Minute}
+	r.put(on)
+	r.later(time.Second)
+	want("another setting", "198.51.100.9:7777")
+	r.later(rejectAfter)
+	want("the session is over", "192.0.2.2:51820")
+	r.shake("k2")
+	roam("198.51.100.9:7777")
+	r.later(10 * time.Second)
+	moved := node(2, "k2")
+	moved.Value.(*model.Node).Spec.BGP.IPv4Address = "192.0.2.200/24"
+	r.put(moved)
+	r.later(time.Second)
+	want("another address in the Node", "192.0.2.200:51820")
+}
+
 // What another program changes is put back with the next comparison, also a device that was deleted.
 func TestChangesOfOthersAreRepaired(t *testing.T) {
 	r := newRig(t, false, node(2, "k2"))
