@@ -33,6 +33,9 @@ func (t *Target) List() (map[key]value, error) {
 			}
 		}
 	}
+	if t.arpMark != 0 {
+		have[key{Kind: arp, Device: t.sideOf(false).Device}] = value{Mark: t.arpMark}
+	}
 	for _, r := range t.routes {
 		if v := valueOf(r); t.ownsRoute(r) {
 			have[key{Kind: way, Device: t.sideOf(r.Dst.Addr().Is6()).Device, Prefix: r.Dst, Table: r.Table}] = v
@@ -105,8 +108,10 @@ func (t *Target) Apply(steps []reconcile.Step[key, value]) []error {
 		return t.config.Kernel.SetThreads(s.Key.Device, s.New.Threads == wireguard.ThreadsOn)
 	})
 	b.each(exception, false, func(s reconcile.Step[key, value]) error { return t.addRule(s.Key.Rule) })
+	b.each(arp, false, func(s reconcile.Step[key, value]) error { return t.config.Kernel.MarkARP(s.New.Mark) })
 	b.setRoutes()
 	b.each(exception, true, func(s reconcile.Step[key, value]) error { return t.removeRule(s.Key.Rule) })
+	b.each(arp, true, func(reconcile.Step[key, value]) error { return t.config.Kernel.MarkARP(0) })
 	b.removePeers()
 	b.each(rule, false, func(s reconcile.Step[key, value]) error {
 		if b.incomplete() {
@@ -125,7 +130,7 @@ func (t *Target) Apply(steps []reconcile.Step[key, value]) []error {
 func (b *batch) incomplete() bool {
 	for i, x := range b.steps {
 		switch k := x.Key.Kind; {
-		case b.errs[i] == nil || k == peer || k == allowed || k == threads:
+		case b.errs[i] == nil || k == peer || k == allowed || k == threads || k == arp:
 		case k == way && b.refused[b.peerOf(x)] != nil:
 		default:
 			return true
@@ -231,7 +236,7 @@ func (b *batch) setRoutes() {
 	var of []int
 	broken := map[string]error{}
 	for i, x := range b.steps {
-		if k := x.Key.Kind; b.errs[i] != nil && k != peer && k != allowed && k != threads {
+		if k := x.Key.Kind; b.errs[i] != nil && k != peer && k != allowed && k != threads && k != arp {
 			broken[x.Key.Device] = b.errs[i]
 		}
 	}

@@ -28,6 +28,9 @@ func Cleanup(k Kernel) (removed int, err error) {
 			tables = append(tables, r.Table)
 		}
 	}
+	if mark, err := k.ARPMark(); err == nil && mark != 0 {
+		errs = append(errs, k.MarkARP(0))
+	}
 	links, err := k.ListLinks()
 	errs = append(errs, err)
 	for _, e := range encryptions(&model.FelixConfigurationSpec{}) {

@@ -12,6 +12,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/wireguard"
 	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/model"
 )
 
 const (
@@ -171,6 +172,9 @@ func (t *Target) wantHosts(s *side, l kernel.Link, want map[key]value) {
 		case t.config.Required && !t.isServer(p.Addr()):
 			want[k] = value{Type: kernel.Unreachable}
 		}
+	}
+	if s.Family == model.IPv4 {
+		want[key{Kind: arp, Device: s.Device}] = value{Mark: s.Mark}
 	}
 	for _, r := range s.exceptions(t.servers) {
 		want[key{Kind: exception, Device: s.Device, Rule: r}] = value{}

@@ -113,13 +113,16 @@ func TestHostsAreEncrypted(t *testing.T) {
 	if got := r.hostReason(2); got != "encrypted" {
 		t.Error(got)
 	}
+	if got, _ := r.kernel.ARPMark(); got != mark {
+		t.Errorf("ARP packets have the mark 0x%x", got)
+	}
 	if log := r.later(time.Minute); len(log) > 0 {
 		t.Errorf("without a change: %q", log)
 	}
 	r.encryptHosts(false)
 	log := r.flush()
 	first, last := log[0], log[len(log)-1]
-	if !strings.HasPrefix(first, "delete 192.0.2.2/32") || !strings.HasPrefix(last, "delete rule 98:") {
+	if !strings.HasPrefix(first, "delete 192.0.2.2/32") || last != "ARP mark 0x0" {
 		t.Errorf("switched off:\n%s", strings.Join(log, "\n"))
 	}
 	if rules := r.exceptionsOf(); len(rules) > 0 || r.hostWay(2) != "main" || r.way(2) != "unicast" {

@@ -22,6 +22,8 @@ const (
 	rule     kind = "rule"
 	// exception is a rule that comes before the other one.
 	exception kind = "exception"
+	// arp is a mark of ARP packets that come in, for the family IPv4.
+	arp kind = "arp-mark"
 )
 
 // key names an object.
@@ -54,7 +56,7 @@ func (k key) String() string {
 
 // Link implements driver.Objects' key. Routes and rules outlive the device, in part.
 func (k key) Link() string {
-	if k.Kind == way || k.Kind == rule || k.Kind == exception {
+	if k.Kind == way || k.Kind == rule || k.Kind == exception || k.Kind == arp {
 		return ""
 	}
 	return k.Device
@@ -63,7 +65,8 @@ func (k key) Link() string {
 // value has what is to be compared of an object.
 type value struct {
 	// of settings
-	Port  uint16
+	Port uint16
+	// Mark is also that of arp.
 	Mark  uint32
 	Keyed bool // there is a private key
 	// of threads
@@ -98,6 +101,8 @@ func (v value) String() string {
 		return fmt.Sprintf("%s keepalive %s", v.Endpoint, v.Keepalive)
 	case v.Port != 0 || v.Keyed:
 		return fmt.Sprintf("port %d mark 0x%x key %t", v.Port, v.Mark, v.Keyed)
+	case v.Mark != 0:
+		return fmt.Sprintf("0x%x", v.Mark)
 	}
 	return "exists"
 }

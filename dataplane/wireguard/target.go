@@ -72,6 +72,7 @@ type Target struct {
 	failed  error
 	rules   []kernel.Rule
 	routes  map[kernel.RouteKey]kernel.Route
+	arpMark uint32
 	since   map[string]time.Time // notices about nodes
 	host    *hoststate.Host
 	servers []netip.AddrPort
@@ -250,6 +251,9 @@ func (t *Target) look() {
 		}
 	}
 	var err error
+	if t.arpMark, err = t.config.Kernel.ARPMark(); t.sideOf(false).hosts.on { // else the kernel may have no nftables
+		errs = append(errs, err)
+	}
 	t.rules, err = t.config.Kernel.ListRules()
 	errs = append(errs, err)
 	clear(t.routes)

@@ -247,7 +247,8 @@ var owners = []struct {
 		"dataplane/podnet"}},
 	{"golang.zx2c4.com/wireguard/wgctrl", []string{"dataplane/kernel/wireguard"}},
 	{"github.com/safchain/ethtool", []string{"dataplane/kernel"}},
-	{"github.com/google/nftables", []string{"dataplane/kernel/announce", "dataplane/kernel/nftables"}},
+	{"github.com/google/nftables", []string{"dataplane/kernel/announce", "dataplane/kernel/nftables",
+		"dataplane/kernel/wireguard"}},
 	{"github.com/osrg/gobgp/", []string{"bgp/speaker", "bgp/fib", "bgp/gobgppolicy", "bgp/session",
 		"bgp/gobgpinside", "bgp/gobgpapi", "bgp/wire",
 		"bgp/wire/message"}}, // package bgp decides without it, also offline

@@ -49,6 +49,7 @@ type Kernel struct {
 
 	rules       []kernel.Rule
 	refusedPeer wireguard.Key
+	arpMark     uint32
 	tunnels     map[int]*tunnel // of WireGuard, by interface
 }
 

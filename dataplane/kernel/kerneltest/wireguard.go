@@ -193,6 +193,25 @@ func (f *Kernel) DropAllowedIPs(name string, list []netip.Prefix) error {
 	})
 }
 
+// MarkARP implements wireguard.Devices.
+func (f *Kernel) MarkARP(mark uint32) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.called("MarkARP"); err != nil {
+		return err
+	}
+	f.arpMark = mark
+	f.logf("ARP mark 0x%x", mark)
+	return nil
+}
+
+// ARPMark implements wireguard.Devices.
+func (f *Kernel) ARPMark() (uint32, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.arpMark, f.called("ARPMark")
+}
+
 // RefusePeer has no device take a peer with a key; zero: all take all.
 func (f *Kernel) RefusePeer(k wireguard.Key) {
 	f.mu.Lock()

@@ -80,6 +80,11 @@ type Devices interface {
 	ChangePeers(name string, changes []Change) error
 	// DropAllowedIPs takes AllowedIPs away from whichever peers have them. No packet to another one is lost.
 	DropAllowedIPs(name string, list []netip.Prefix) error
+	// MarkARP gives a mark to the ARP packets that come in, 0 for none. Strict rp_filter looks up the way to their
+	// sender with it, if src_valid_mark is set, and without a way back the kernel does not answer them.
+	MarkARP(mark uint32) error
+	// ARPMark returns that mark, 0 if they get none.
+	ARPMark() (uint32, error)
 }
 
 // Conn has the devices of a network namespace. It is safe for concurrent use.
