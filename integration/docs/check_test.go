@@ -92,7 +92,7 @@ var testMethods = []testMethod{
 	{"ip neigh show dev vxlan", checkFiles, "TestVXLANPacketsInTheKernel has such a device"},
 	{"ip route show dev vxlan", checkFiles, "TestVXLANPacketsInTheKernel has such a device"},
 	{"ip rule show priority 99", checkFiles, "TestVMWireGuard has such a rule"},
-	{"ip rule show priority 98", checkFiles, "TestVMWireGuardHosts has such rules"},
+	{"ip rule show priority 98", checkFiles, "TestVMWireGuard has such rules"},
 	{"ip route show table 1", checkFiles, "TestVMWireGuard has such a table"},
 	{"dir=$(mktemp -d)", checkFiles, "it needs minutes to compile"},
 	{"CGO_ENABLED=1 go build", checkGo, "it needs minutes to compile"},

@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/integration/lab"
 )
 
-// vxlan is a cluster of three nodes without BGP, and with pools of VXLAN: n1 and n2 share a subnet, n3 is in another
-// one. The routers know no pod.
+// vxlan is a cluster of three nodes, by default without BGP, and with pools of VXLAN: n1 and n2 share a subnet, n3 is
+// in another one. The routers know no pod.
 type vxlan struct {
 	*lab.Lab
 	n1, n2, n3 *lab.Node
@@ -22,15 +22,18 @@ type vxlan struct {
 
 var noBGP = append(slices.Clone(world.PairFlags), "--networking=vxlan")
 
-func newVXLAN(t *testing.T, name, mode string) *vxlan {
+func newVXLAN(t *testing.T, name, mode string, flags ...string) *vxlan {
+	if len(flags) == 0 {
+		flags = noBGP
+	}
 	l := world.NewLab(t, lab.Spec{Name: world.LabName(name), IPv6: true, PlainRouters: true,
 		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}, {Name: "n3", Rack: 1}}})
 	v := &vxlan{Lab: l, n1: l.Nodes[0], n2: l.Nodes[1], n3: l.Nodes[2], pods: map[*lab.Node]*lab.Pod{}}
-	must(t, v.n1.StartManxd(append(v.n1.EmbedDatastore(), noBGP...)...))
+	must(t, v.n1.StartManxd(append(v.n1.EmbedDatastore(), flags...)...))
 	must(t, v.n1.Ready(limit))
 	v.setMode(t, mode)
 	for _, n := range []*lab.Node{v.n2, v.n3} {
-		must(t, n.StartManxd(append(lab.UseDatastore(v.n1), noBGP...)...))
+		must(t, n.StartManxd(append(lab.UseDatastore(v.n1), flags...)...))
 		must(t, n.Ready(limit))
 	}
 	for _, n := range v.Nodes {

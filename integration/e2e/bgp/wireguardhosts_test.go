@@ -1,13 +1,11 @@
 package bgp
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,110 +14,84 @@ import (
 	"github.com/manxnet/manx/integration/e2e/world"
 	"github.com/manxnet/manx/integration/lab"
 	"github.com/manxnet/manx/integration/namespace"
-	"github.com/manxnet/manx/integration/packet"
 )
 
-// hostPair is two nodes with BGP between them, the first of which has the datastore, and what arrives at both. The
-// kernel drops packets whose source is not routed to where they come from (strict rp_filter).
-type hostPair struct {
-	*world.Cluster
-	wires []*packet.Port
-}
-
-// TestVMWireGuardHosts encrypts packets between the nodes themselves, with both families, while BGP sessions and the
-// connections to the datastore on one of them stay up, a key changes, and nothing passes the tunnel.
-func TestVMWireGuardHosts(t *testing.T) {
-	if os.Getenv("MANX_VM") == "" {
-		t.Skip("it needs a kernel with WireGuard; `make test-vm` runs it on one that has")
-	}
-	h := &hostPair{Cluster: world.NewPair(t, "wh", map[string]string{"a": "n1", "b": "n2"})}
-	for _, n := range h.Nodes {
-		h.wires = append(h.wires, packet.Open(t, n.Namespace, "eth0"))
+// testHosts encrypts packets between the nodes n1 and n2 themselves, with both families, while BGP sessions and the
+// connections to the datastore on n1 stay up. The kernels drop packets whose source is not routed to where they come
+// from (strict rp_filter).
+func (v *encrypted) testHosts(t *testing.T) {
+	for _, n := range v.Nodes {
 		_, err := n.Run("sh", "-c", "for f in all eth0; do echo 1 >/proc/sys/net/ipv4/conf/$f/rp_filter; done")
 		must(t, err)
 	}
-	h.enable(t, false)
-	for _, n := range h.Nodes {
-		h.says(t, n, "node "+h.other(n).Name+" IPv4", "encrypted, handshake")
-		h.says(t, n, "node "+h.other(n).Name+" IPv6", "encrypted, handshake")
-	}
-	h.readable(t, true)
-	t.Run("switched on and off", h.testSwitched)
-	t.Run("a key changes", h.testKeyChanges)
-	t.Run("nothing passes the tunnel", h.testDeadTunnel)
-	t.Run("another address of the host", h.testOtherAddress)
-}
-
-func (h *hostPair) other(n *lab.Node) *lab.Node {
-	if n == h.N1 {
-		return h.N2
-	}
-	return h.N1
-}
-
-// enable switches the encryption of the nodes' own packets on or off.
-func (h *hostPair) enable(t *testing.T, on bool) {
-	t.Helper()
-	must(t, h.N1.Apply(fmt.Sprintf(`
-apiVersion: projectcalico.org/v3
-kind: FelixConfiguration
-metadata: {name: default}
-spec:
-  wireguardEnabled: true
-  wireguardEnabledV6: true
-  wireguardHostEncryptionEnabled: %t
-  wireguardThreadingEnabled: %[1]t
-`, on)))
-}
-
-// says waits until a node says about another one that packets are encrypted, or why they are not.
-func (h *hostPair) says(t *testing.T, n *lab.Node, subject, want string) {
-	t.Helper()
-	must(t, lab.Eventually(2*limit, func() error {
-		out, err := n.Manxctl("get", "hostobjects", "wireguard")
-		if line := world.LineWith(out, subject); err == nil && !strings.Contains(line, want) {
-			err = fmt.Errorf("%s: %s: %q, want %q\n%s", n.Name, subject, line, want, out)
+	v.undisturbed(t, func() {
+		v.enable(t, hostsOn)
+		v.hostsSay(t, "IPv4", "encrypted")
+		v.hostsSay(t, "IPv6", "encrypted")
+	})
+	v.hostsReadable(t, v.n2, false)
+	v.hostsReadable(t, v.n3, true) // it has no key
+	for _, n := range []*lab.Node{v.n1, v.n2} {
+		out, err := n.Run("ip", "rule", "show", "priority", "98")
+		if err != nil || !strings.Contains(out, "ipproto tcp dport 179") {
+			t.Errorf("%s: %s, %v", n.Name, out, err)
 		}
-		return err
-	}))
-}
-
-// encrypted waits until both nodes say that packets to the other one are encrypted, or not.
-func (h *hostPair) encrypted(t *testing.T, want string) {
-	t.Helper()
-	for _, n := range h.Nodes {
-		for _, family := range []string{"IPv4", "IPv6"} {
-			h.says(t, n, "host "+h.other(n).Name+" "+family, want)
+		for _, device := range []string{"wireguard.cali", "wg-v6.cali"} {
+			out, err := n.Run("cat", "/sys/class/net/"+device+"/threaded")
+			if err != nil || strings.TrimSpace(out) != "1" {
+				t.Errorf("%s: threads of %s: %s, %v", n.Name, device, out, err)
+			}
+		}
+	}
+	t.Run("another address of the host", v.testOtherAddress)
+	t.Run("nothing passes a tunnel", v.testDeadTunnel)
+	v.undisturbed(t, func() {
+		v.enable(t, on)
+		v.hostsReadable(t, v.n2, true)
+	})
+	for _, n := range []*lab.Node{v.n1, v.n2} {
+		out, err := n.Run("ip", "rule", "show", "priority", "98")
+		routes, err2 := n.Run("ip", "route", "show", "table", "1")
+		if err := errors.Join(err, err2); err != nil || out != "" ||
+			strings.Contains(routes, v.otherThan(n).IP4.String()) {
+			t.Errorf("%s: left are %s %s, %v", n.Name, out, routes, err)
 		}
 	}
 }
 
-// readable waits until packets from one host to the other, and the answers, are to be read on the link, or not: those
-// of ping, and of a TCP connection.
-func (h *hostPair) readable(t *testing.T, want bool) {
+// otherThan returns n2 for n1, and n1 for n2.
+func (v *encrypted) otherThan(n *lab.Node) *lab.Node {
+	if n == v.n1 {
+		return v.n2
+	}
+	return v.n1
+}
+
+// hostsSay waits until n1 and n2 say that packets of a family to the other one are encrypted, or why they are not.
+func (v *encrypted) hostsSay(t *testing.T, family, want string) {
 	t.Helper()
-	for _, n := range h.Nodes {
-		for _, a := range []netip.Addr{h.other(n).IP4, h.other(n).IP6} {
+	for _, n := range []*lab.Node{v.n1, v.n2} {
+		v.says(t, n, "host "+v.otherThan(n).Name+" "+family, want)
+	}
+}
+
+// hostsReadable waits until packets between n1 and another node, and the answers, are to be read on the link, or not:
+// those of ping, and of a TCP connection.
+func (v *encrypted) hostsReadable(t *testing.T, other *lab.Node, want bool) {
+	t.Helper()
+	for _, pair := range [][2]*lab.Node{{v.n1, other}, {other, v.n1}} {
+		from, to := pair[0], pair[1]
+		for _, a := range []netip.Addr{to.IP4, to.IP6} {
 			eventually(t, func() error {
-				for _, w := range h.wires {
-					w.Forget()
-				}
-				out, err := n.Run("ping", "-c2", "-i0.2", "-W2", "-s64", "-p",
-					hex.EncodeToString([]byte(secret)), a.String())
-				if err != nil {
-					return fmt.Errorf("%s to %s: %w: %s", n.Name, a, err, out)
-				}
-				if err := h.tell(n, a); err != nil {
+				v.forget()
+				if err := ping(from, from.Namespace, a); err != nil {
 					return err
 				}
-				var found []string
-				for i, w := range h.wires {
-					for _, p := range w.Captured(secret) {
-						found = append(found, fmt.Sprintf("at %s: %s", h.Nodes[i].Name, p))
-					}
+				if err := tell(from, to, a); err != nil {
+					return err
 				}
-				if want != (len(found) >= 6) || !want && len(found) > 0 {
-					return fmt.Errorf("%d packets from %s to %s and back are to be read:\n%s", len(found), n.Name, a,
+				if found := v.readable(); want != (len(found) >= 6) || !want && len(found) > 0 {
+					return fmt.Errorf("%d packets from %s to %s and back are to be read:\n%s", len(found), from.Name, a,
 						strings.Join(found, "\n"))
 				}
 				return nil
@@ -129,8 +101,8 @@ func (h *hostPair) readable(t *testing.T, want bool) {
 }
 
 // tell sends the secret from a host to another one by TCP, and has it come back.
-func (h *hostPair) tell(from *lab.Node, to netip.Addr) error {
-	l, err := h.echo(h.other(from), to)
+func tell(from, to *lab.Node, a netip.Addr) error {
+	l, err := echo(to, a)
 	if err != nil {
 		return err
 	}
@@ -144,7 +116,7 @@ func (h *hostPair) tell(from *lab.Node, to netip.Addr) error {
 }
 
 // echo listens on an address of a host, and sends back what it gets.
-func (h *hostPair) echo(n *lab.Node, a netip.Addr) (l net.Listener, err error) {
+func echo(n *lab.Node, a netip.Addr) (l net.Listener, err error) {
 	inside := namespace.Inside(n.Namespace, func() { l, err = net.Listen("tcp", netip.AddrPortFrom(a, 0).String()) })
 	if err = errors.Join(inside, err); err != nil {
 		return nil, err
@@ -185,11 +157,11 @@ type connection struct {
 }
 
 // keepUp begins a connection from n1 to n2.
-func (h *hostPair) keepUp(t *testing.T) *connection {
+func (v *encrypted) keepUp(t *testing.T) *connection {
 	t.Helper()
-	l, err := h.echo(h.N2, h.N2.IP4)
+	l, err := echo(v.n2, v.n2.IP4)
 	must(t, err)
-	c, err := dialFrom(h.N1, l.Addr().String())
+	c, err := dialFrom(v.n1, l.Addr().String())
 	must(t, err)
 	k := &connection{err: make(chan error, 1), end: make(chan struct{})}
 	go func() {
@@ -221,9 +193,9 @@ func (k *connection) stop(t *testing.T) {
 }
 
 // toDatastore returns the local ports of the connections of n2 to the datastore on n1.
-func (h *hostPair) toDatastore(t *testing.T) string {
+func (v *encrypted) toDatastore(t *testing.T) string {
 	t.Helper()
-	out, err := h.N2.Run("ss", "-Htn", "state", "established", "dst "+h.N1.IP4.String()+":2379")
+	out, err := v.n2.Run("ss", "-Htn", "state", "established", "dst "+v.n1.IP4.String()+":2379")
 	must(t, err)
 	if out == "" {
 		t.Error("n2 has no connection to the datastore")
@@ -239,13 +211,13 @@ func (h *hostPair) toDatastore(t *testing.T) string {
 
 // undisturbed runs a change, during which BGP and the connections to the datastore stay, and returns how many of the
 // packets between the hosts are lost.
-func (h *hostPair) undisturbed(t *testing.T, change func()) {
+func (v *encrypted) undisturbed(t *testing.T, change func()) {
 	t.Helper()
-	sessions, datastore := world.Peers(t, h.N1), h.toDatastore(t)
-	stream := h.keepUp(t)
+	sessions, datastore := world.Peers(t, v.n1), v.toDatastore(t)
+	stream := v.keepUp(t)
 	flows := map[string]*lab.Flow{}
-	for name, a := range map[string]netip.Addr{"IPv4": h.N2.IP4, "IPv6": h.N2.IP6} {
-		flow, err := h.StartFlow(h.N1.Namespace, a)
+	for name, a := range map[string]netip.Addr{"IPv4": v.n2.IP4, "IPv6": v.n2.IP6} {
+		flow, err := v.StartFlow(v.n1.Namespace, a)
 		must(t, err)
 		flows[name] = flow
 	}
@@ -258,92 +230,56 @@ func (h *hostPair) undisturbed(t *testing.T, change func()) {
 		}
 	}
 	stream.stop(t)
-	world.SameSessions(t, sessions, world.Peers(t, h.N1))
-	if now := h.toDatastore(t); now != datastore {
+	world.SameSessions(t, sessions, world.Peers(t, v.n1))
+	if now := v.toDatastore(t); now != datastore {
 		t.Errorf("the connections to the datastore were %s, and are %s", datastore, now)
 	}
 }
 
-// testSwitched switches it on, off and on.
-func (h *hostPair) testSwitched(t *testing.T) {
-	h.undisturbed(t, func() {
-		h.enable(t, true)
-		h.encrypted(t, "encrypted")
-	})
-	h.readable(t, false)
-	for _, n := range h.Nodes {
-		out, err := n.Run("ip", "rule", "show", "priority", "98")
-		if err != nil || !strings.Contains(out, "ipproto tcp dport 179") {
-			t.Errorf("%s: %s, %v", n.Name, out, err)
-		}
-		for _, device := range []string{"wireguard.cali", "wg-v6.cali"} {
-			out, err := n.Run("cat", "/sys/class/net/"+device+"/threaded")
-			if err != nil || strings.TrimSpace(out) != "1" {
-				t.Errorf("%s: threads of %s: %s, %v", n.Name, device, out, err)
-			}
-		}
-	}
-	h.undisturbed(t, func() {
-		h.enable(t, false)
-		h.readable(t, true)
-	})
-	for _, n := range h.Nodes {
-		out, err := n.Run("ip", "rule", "show", "priority", "98")
-		routes, err2 := n.Run("ip", "route", "show", "table", "1")
-		if err := errors.Join(err, err2); err != nil || out != "" || strings.Contains(routes, h.other(n).IP4.String()) {
-			t.Errorf("%s: left are %s %s, %v", n.Name, out, routes, err)
-		}
-	}
-	h.undisturbed(t, func() {
-		h.enable(t, true)
-		h.encrypted(t, "encrypted")
-	})
-	h.readable(t, false)
-}
-
-// testKeyChanges deletes the device of n2: it has another key then, which n1 can only learn from the datastore on it.
-func (h *hostPair) testKeyChanges(t *testing.T) {
-	sessions := world.Peers(t, h.N1)
-	_, err := h.N2.Run("ip", "link", "del", "wireguard.cali")
+// testDeadTunnel drops the packets of WireGuard for IPv4 at n2: those of the hosts go in plain after a while. The
+// tunnel for IPv6 stays, which has nothing to do all the time. When packets pass, the device of n2 is deleted: it has
+// another key then, which n1 can only learn from the datastore on it.
+func (v *encrypted) testDeadTunnel(t *testing.T) {
+	sessions, key := world.Peers(t, v.n1), v.key(t, v.n2)
+	_, err := v.n2.Run("nft", "add table inet wall; add chain inet wall in { type filter hook input priority -300; }; "+
+		"add chain inet wall out { type filter hook output priority -300; }; "+
+		"add rule inet wall in udp dport 51820 drop; add rule inet wall out udp dport 51820 drop")
 	must(t, err)
-	h.encrypted(t, "encrypted")
-	h.readable(t, false)
-	world.SameSessions(t, sessions, world.Peers(t, h.N1))
-}
-
-// testDeadTunnel drops the packets of WireGuard to n2: those of the hosts go in plain after a while, also those to n1,
-// to which the tunnel still works, and are encrypted again when it passes.
-func (h *hostPair) testDeadTunnel(t *testing.T) {
-	sessions := world.Peers(t, h.N1)
-	_, err := h.N2.Run("nft", "add table inet wall; add chain inet wall in { type filter hook input priority -300; }; "+
-		"add rule inet wall in udp dport { 51820, 51821 } drop")
-	must(t, err)
+	defer v.n2.Run("nft", "delete", "table", "inet", "wall") //nolint:errcheck // after a failure
 	began := time.Now()
-	for _, n := range h.Nodes { // so that packets are sent to notice
-		for _, a := range []netip.Addr{h.other(n).IP4, h.other(n).IP6} {
-			flow, err := h.StartFlow(n.Namespace, a)
-			must(t, err)
-			defer flow.Stop() //nolint:errcheck // of a test
-		}
-		defer h.N2.Run("nft", "delete", "table", "inet", "wall") //nolint:errcheck // after a failure
+	for _, n := range []*lab.Node{v.n1, v.n2} { // so that packets are sent to notice
+		flow, err := v.StartFlow(n.Namespace, v.otherThan(n).IP4)
+		must(t, err)
+		defer flow.Stop() //nolint:errcheck // of a test
 	}
-	h.encrypted(t, "plain: no answer")
-	h.readable(t, true)
+	v.hostsSay(t, "IPv4", "plain: no answer")
+	eventually(t, func() error { return ping(v.n1, v.n1.Namespace, v.n2.IP4) })
 	t.Logf("packets go in plain after %s", time.Since(began).Truncate(time.Second))
-	_, err = h.N2.Run("nft", "delete", "table", "inet", "wall")
+	v.hostsSay(t, "IPv6", "encrypted")
+	_, err = v.n2.Run("nft", "delete", "table", "inet", "wall")
 	must(t, err)
-	h.encrypted(t, "encrypted")
-	h.readable(t, false)
-	world.SameSessions(t, sessions, world.Peers(t, h.N1))
+	_, err = v.n2.Run("ip", "link", "del", "wireguard.cali")
+	must(t, err)
+	v.hostsSay(t, "IPv4", "encrypted")
+	v.hostsReadable(t, v.n2, false)
+	v.secretTo(t, v.n2)
+	if after := v.key(t, v.n2); after == "" || after == key {
+		t.Errorf("the key was %q, and is %q", key, after)
+	}
+	world.SameSessions(t, sessions, world.Peers(t, v.n1))
 }
 
-// testOtherAddress reaches n2 at an address that is not in its Node.
-func (h *hostPair) testOtherAddress(t *testing.T) {
-	_, err := h.N2.Run("ip", "address", "add", "198.51.100.77/32", "dev", "lo")
+// testOtherAddress reaches n2 at an address that is not in its Node, for which n2 has to answer ARP. A route with n2 as
+// its gateway would make n2 one that n1 needs, to which nothing is encrypted.
+func (v *encrypted) testOtherAddress(t *testing.T) {
+	_, err := v.n2.Run("ip", "address", "add", "198.51.100.77/32", "dev", "lo")
 	must(t, err)
-	_, err = h.N1.Run("ip", "route", "add", "198.51.100.77/32", "via", h.N2.IP4.String(),
-		"dev", "eth0")
+	_, err = v.n1.Run("ip", "route", "add", "198.51.100.77/32", "dev", "eth0")
 	must(t, err)
-	eventually(t, func() error { return lab.Ping(h.N1.Namespace, netip.MustParseAddr("198.51.100.77")) })
-	h.readable(t, false)
+	_, err = v.n1.Run("ip", "neighbour", "flush", "dev", "eth0")
+	must(t, err)
+	must(t, lab.Eventually(20*time.Second, func() error { // sooner than n2 resolves n1, which n1 learns from
+		return lab.Ping(v.n1.Namespace, netip.MustParseAddr("198.51.100.77"))
+	}))
+	v.hostsReadable(t, v.n2, false)
 }
