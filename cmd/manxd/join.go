@@ -134,7 +134,7 @@ func (n *nodePart) register(ctx context.Context, deps deps.Deps) (m *membership,
 		return m, nil
 	}
 	m.tunnels = &node.Tunnels{Store: deps.Store, IPAM: ipam.New(deps.Store, deps.Log.Named("ipam"), time.Now),
-		Node: deps.Node.Name, Types: n.options.tunnelTypes(), Linger: tunnelLinger,
+		Node: deps.Node.Name, Types: n.options.tunnelTypes(), Linger: overlay.Linger,
 		EncryptsHosts: encryptsHosts(deps.Node), Log: deps.Log.Named("tunnels")}
 	if err := m.tunnels.Ensure(ctx); err != nil {
 		// Its part tries again; a node without a tunnel address is still useful for pools without a tunnel.

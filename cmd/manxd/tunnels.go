@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"time"
 
 	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/daemon/part"
@@ -13,10 +12,6 @@ import (
 	"github.com/manxnet/manx/datastore/node"
 	"github.com/manxnet/manx/proto/server"
 )
-
-// tunnelLinger is how long the address of a tunnel stays after the last pool that needed it got another mode: nodes
-// whose daemon is just being restarted still send by the tunnel.
-const tunnelLinger = 10 * time.Minute
 
 // tunnels maintains an address for each tunnel device of this node.
 type tunnels struct {

@@ -26,8 +26,9 @@ type Agent interface {
 	Place(changes []route.Place, synced bool)
 }
 
-// Part passes the nodes of all addresses to an Agent while there is a pool with VXLAN, or WireGuard is on. Else it
-// watches no blocks: in a cluster with BGP alone a node does not need them, and each new pod anywhere changes one.
+// Part passes the nodes of all addresses to an Agent while there is a pool with VXLAN, or WireGuard is on. It goes on
+// for overlay.Linger, as the routes by these nodes may stay that long. Else it watches no blocks: in a cluster with BGP
+// alone a node does not need them, and each new pod anywhere changes one.
 type Part struct {
 	store  datastore.Store
 	tables *datastore.Tables // with the pools
@@ -35,6 +36,7 @@ type Part struct {
 	agent  Agent
 	node   deps.Node
 	placed map[model.Key]*placement.Placement
+	until  time.Time // when nothing needs the blocks any more
 }
 
 // New returns the part.
@@ -55,12 +57,17 @@ func (p *Part) Needs() part.Needs {
 func (p *Part) Run(ctx context.Context) error {
 	end := func() {}
 	defer func() { end() }()
-	for following := false; ; {
+	for following, before := false, false; ; {
 		snapshot, err := p.tables.WaitInSync(ctx)
 		if err != nil {
 			return nil
 		}
-		if wanted := p.needed(snapshot); wanted != following {
+		needed, now := p.needed(snapshot), time.Now()
+		if needed || before {
+			p.until = now.Add(overlay.Linger)
+		}
+		before = needed
+		if wanted := p.until.After(now); wanted != following {
 			end()
 			if end, following = func() {}, wanted; wanted {
 				end = p.begin(ctx)
@@ -68,10 +75,23 @@ func (p *Part) Run(ctx context.Context) error {
 				p.agent.Place(nil, false) // once there is VXLAN again, blocks may differ
 			}
 		}
-		if _, err := p.tables.Wait(ctx, snapshot); err != nil {
+		if err := p.wait(ctx, snapshot, following && !needed); err != nil {
 			return nil
 		}
 	}
+}
+
+// wait waits for a change of the pools or settings, or while it lingers until nothing needs the blocks any more.
+func (p *Part) wait(ctx context.Context, last *datastore.Snapshot, lingers bool) error {
+	waiting, cancel := ctx, func() {}
+	if lingers {
+		waiting, cancel = context.WithDeadline(ctx, p.until)
+	}
+	defer cancel()
+	if _, err := p.tables.Wait(waiting, last); err != nil {
+		return ctx.Err() // the end of the time is no error
+	}
+	return nil
 }
 
 // needed reports whether the routes of a pool, or the peers to which packets are encrypted, follow from blocks.

@@ -7,12 +7,14 @@ import (
 	"net/netip"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/controllers/memory"
+	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore"
 	"github.com/manxnet/manx/datastore/model"
@@ -71,9 +73,11 @@ func block(cidr, node, borrower string) *model.Object {
 	return model.NewObject(model.BlockKey(b.CIDR), b)
 }
 
-// The nodes of blocks and of borrowed addresses are passed on while there is a pool with VXLAN, or WireGuard is on.
-// Else no block is read.
-func TestFollows(t *testing.T) {
+// The nodes of blocks and of borrowed addresses are passed on while there is a pool with VXLAN, or WireGuard is on, and
+// for as long as routes by them may stay. Else no block is read.
+func TestFollows(t *testing.T) { synctest.Test(t, testFollows) }
+
+func testFollows(t *testing.T) {
 	store := memory.New(pool(v3.VXLANModeNever), block("10.244.1.0/30", "n1", ""))
 	tables := datastore.NewTables(zap.NewNop(), "n1")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -84,52 +88,56 @@ func TestFollows(t *testing.T) {
 	a := &agent{nodes: map[netip.Prefix]string{}}
 	p := &Part{store: store, tables: tables, log: zap.NewNop(), agent: a, placed: map[model.Key]*placement.Placement{}}
 	group.Go(func() { _ = p.Run(ctx) })
-	await := func(rule string, want ...string) {
+	const soon = time.Second // longer than a block takes to be passed on
+	want := func(rule string, want ...string) {
 		t.Helper()
 		nodes := map[netip.Prefix]string{}
 		for i := 0; i < len(want); i += 2 {
 			nodes[netip.MustParsePrefix(want[i])] = want[i+1]
 		}
-		err := a.has(nodes)
-		for end := time.Now().Add(20 * time.Second); err != nil && time.Now().Before(end); err = a.has(nodes) {
-			time.Sleep(5 * time.Millisecond) // for the part
-		}
-		if err != nil {
-			t.Fatalf("%s: %v", rule, err)
+		time.Sleep(soon)
+		if err := a.has(nodes); err != nil {
+			t.Errorf("%s: %v", rule, err)
 		}
 	}
-	if _, err := tables.WaitInSync(ctx); err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(100 * time.Millisecond) // longer than a block takes to be passed on
+	time.Sleep(soon)
 	if a.calls != 0 {
 		t.Errorf("without VXLAN %v is passed on", a.nodes)
 	}
 	store.Put(pool(v3.VXLANModeAlways))
-	await("VXLAN", "10.244.1.0/30", "n1")
+	want("VXLAN", "10.244.1.0/30", "n1")
 	store.Put(block("10.244.2.0/30", "n2", "n3"))
-	await("a new block, with a borrowed address", "10.244.1.0/30", "n1", "10.244.2.0/30", "n2", "10.244.2.0/32", "n3")
+	want("a new block, with a borrowed address", "10.244.1.0/30", "n1", "10.244.2.0/30", "n2", "10.244.2.0/32", "n3")
+	time.Sleep(2 * overlay.Linger)
 	store.Put(block("10.244.2.0/30", "n1", ""))
-	await("another node", "10.244.1.0/30", "n1", "10.244.2.0/30", "n1")
-	store.Put(pool(v3.VXLANModeNever))
-	for tables.Snapshot().Get(pool("").Key).Value.(*model.IPPool).Spec.VXLANMode != v3.VXLANModeNever {
-		time.Sleep(time.Millisecond) // for the tables
+	want("another node", "10.244.1.0/30", "n1", "10.244.2.0/30", "n1")
+	for _, last := range []v3.VXLANMode{v3.VXLANModeNever, v3.VXLANModeCrossSubnet, v3.VXLANModeNever} {
+		store.Put(pool(last))
+		want("the mode changes", "10.244.1.0/30", "n1", "10.244.2.0/30", "n1")
+		time.Sleep(overlay.Linger - 4*soon)
+		store.Put(block("10.244.2.0/30", "n2", ""))
+		want("another node, just before the end", "10.244.1.0/30", "n1", "10.244.2.0/30", "n2")
+		store.Put(block("10.244.2.0/30", "n1", ""))
+		want("and back", "10.244.1.0/30", "n1", "10.244.2.0/30", "n1")
 	}
-	for end := time.Now().Add(20 * time.Second); a.isSynced() && time.Now().Before(end); {
-		time.Sleep(time.Millisecond) // for the part
-	}
+	time.Sleep(2 * soon)
 	if a.isSynced() {
 		t.Error("blocks count as read though nothing follows them")
 	}
+	calls := a.calls
 	store.Remove(block("10.244.1.0/30", "", "").Key)
+	if time.Sleep(soon); a.calls != calls {
+		t.Error("blocks are passed on that nothing needs")
+	}
 	store.Put(pool(v3.VXLANModeCrossSubnet))
-	await("a block that went while there was no VXLAN", "10.244.2.0/30", "n1")
+	want("a block that went while there was no VXLAN", "10.244.2.0/30", "n1")
 	felix := &model.FelixConfiguration{}
 	felix.Spec.WireguardEnabled = new(true)
 	store.Put(model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix))
 	store.Put(pool(v3.VXLANModeNever))
+	time.Sleep(2 * overlay.Linger)
 	store.Put(block("10.244.3.0/30", "n3", ""))
-	await("WireGuard without VXLAN", "10.244.2.0/30", "n1", "10.244.3.0/30", "n3")
+	want("WireGuard without VXLAN", "10.244.2.0/30", "n1", "10.244.3.0/30", "n3")
 }
 
 func TestRemovalsFirst(t *testing.T) {

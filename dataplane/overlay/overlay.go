@@ -3,10 +3,16 @@ package overlay
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 )
+
+// Linger is how long the parts of a tunnel stay that no pool needs any more because the mode of a pool changed: the
+// routes through it that nothing replaces, the nodes of IPAM's blocks for them, and its address. Nodes whose daemon is
+// just being restarted learn of the change later, and send by the tunnel until then.
+const Linger = 10 * time.Minute
 
 // Overlay is an encapsulation of the packets between nodes, and the one device of a node that does it.
 type Overlay struct {

@@ -111,7 +111,7 @@ func (r *rules) decide(p netip.Prefix, s *state) (route *kernel.Route, note stri
 	case SourceStatic:
 		return r.static(p, s.static)
 	case SourceIPAM:
-		route, note, _ = r.placed(p, cmp.Or(s.tunnel, s.remote))
+		route, note, _ = r.placed(r.config.Pools.Of(p), p, cmp.Or(s.tunnel, s.remote))
 		return route, note
 	case SourceBGP:
 		return r.learned(p, s)

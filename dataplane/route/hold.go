@@ -10,13 +10,16 @@ import (
 	"github.com/manxnet/manx/datastore/ippool"
 )
 
-const (
-	// settle is how long a tunnel has to be known before packets take it that have another way: the other node makes
-	// its device and its rules at about the same time as this one.
-	settle = 3 * time.Second
-	// mostHeld bounds how long a route by IPAM stays in a pool that has no VXLAN any more, and no route by BGP.
-	mostHeld = 10 * time.Minute
-)
+// settle is how long a tunnel has to be known before packets take it that have another way: the other node makes its
+// device and its rules at about the same time as this one.
+const settle = 3 * time.Second
+
+// modeChange is the last change of a pool's encapsulation.
+type modeChange struct {
+	at time.Time
+	// placed is the pool as it was when its routes followed from IPAM's blocks last; nil if they never did.
+	placed *ippool.Pool
+}
 
 // decision is the route for a prefix: its shape, 0 for none, and the note.
 type decision struct {
@@ -27,12 +30,12 @@ type decision struct {
 
 // hold makes a change of a pool's mode make before break: it returns the decision to keep the present way to a prefix
 // while that of the pool's new mode is not ready, and any other decision as it is. A way by BGP stays, and follows BGP,
-// as long as the new one is missing. A way by IPAM's blocks stays as it is, for mostHeld.
+// as long as the new one is missing. A way by IPAM's blocks stays, and follows them, for overlay.Linger.
 func (t *Target) hold(n uint32, p netip.Prefix, s *state, fresh decision) decision {
 	at := place{p, t.table.row(n).table}
 	delete(t.held, at)
 	pool := t.rules.config.Pools.Of(p)
-	if at.table != kernel.MainTable || pool == nil || !byIPAM(pool) && t.turned[pool.CIDR].IsZero() {
+	if at.table != kernel.MainTable || pool == nil || !byIPAM(pool) && t.turned[pool.CIDR].at.IsZero() {
 		return fresh
 	}
 	source, shape := t.rules.source(p, s), t.presentIn(n)
@@ -46,7 +49,7 @@ func (t *Target) hold(n uint32, p netip.Prefix, s *state, fresh decision) decisi
 	if byIPAM(pool) {
 		return t.holdLearned(p, s, now, fresh)
 	}
-	return t.holdPlaced(p, shape, now, fresh)
+	return t.holdPlaced(p, now, fresh)
 }
 
 // presentIn returns the shape of the route that is desired in the place whose first row is n, or that an earlier run
@@ -91,32 +94,33 @@ func (t *Target) holdLearned(p netip.Prefix, s *state, now kernel.Route, fresh d
 	return decision{shape: t.table.shapes.number(route), note: "the route by BGP stays for now: " + why}
 }
 
-// holdPlaced keeps a way by IPAM's blocks in a pool whose routes now come from BGP.
-func (t *Target) holdPlaced(p netip.Prefix, shape uint32, now kernel.Route, fresh decision) decision {
-	turned := t.turned[t.rules.config.Pools.Of(p).CIDR]
-	node, vteps := t.placed[p], t.rules.vteps(familyOf(p))
-	if t.rules.refuseToPlace(p, node, noServer) != "" {
+// holdPlaced keeps a way by IPAM's blocks in a pool whose routes now come from BGP. It is the way to the node that has
+// the prefix by now, in the pool's mode of before: where there is none, nothing is kept.
+func (t *Target) holdPlaced(p netip.Prefix, now kernel.Route, fresh decision) decision {
+	change, node := t.turned[t.rules.config.Pools.Of(p).CIDR], t.placed[p]
+	device := t.rules.overlayOf(&now)
+	byBGP := now.Protocol == kernel.ProtocolBIRD || device != directly && !overlay.HasVTEPs(device)
+	if change.placed == nil || byBGP || node == t.rules.node {
 		return fresh
 	}
-	_, err := vteps.Of(node)
-	if now.Protocol == kernel.ProtocolBIRD || !vteps.Address(node).IsValid() ||
-		overlay.HasVTEPs(t.rules.overlayOf(&now)) && err != nil || !t.rules.alive(now.NextHops[0]) {
+	route, _, _ := t.rules.placed(change.placed, p, node)
+	if route == nil {
 		return fresh
 	}
-	until, why := turned.Add(mostHeld), "BGP has none yet"
+	until, why := change.at.Add(overlay.Linger), "BGP has none yet"
 	if fresh.shape != 0 {
 		to := t.table.routeOf(0, fresh.shape)
-		if device := t.rules.overlayOf(&to); device == directly || device == t.rules.overlayOf(&now) {
+		if d := t.rules.overlayOf(&to); d == directly || d == device {
 			return fresh
 		}
-		until, why = turned.Add(settle), "the tunnel of the pool's new mode is new"
+		until, why = change.at.Add(settle), "the tunnel of the pool's new mode is new"
 	}
 	if !until.After(t.now()) {
 		return fresh
 	}
 	t.held[inMain(p)] = until
 	note := fmt.Sprintf("the route to node %s by IPAM's blocks stays for now: %s", node, why)
-	return decision{shape: shape, note: note}
+	return decision{shape: t.table.shapes.number(route), note: note}
 }
 
 // overlayOf returns the overlay's device through which a route leads, or directly.
@@ -131,7 +135,7 @@ func (r *rules) overlayOf(k *kernel.Route) string {
 
 // settledAt returns when the tunnel to a node, which has a prefix, has been known for long enough.
 func (t *Target) settledAt(p netip.Prefix, node string) time.Time {
-	since := t.turned[t.rules.config.Pools.Of(p).CIDR]
+	since := t.turned[t.rules.config.Pools.Of(p).CIDR].at
 	if e := t.endpointOf(endpointKey{node, familyOf(p)}); e.since.After(since) {
 		since = e.since
 	}
@@ -141,9 +145,15 @@ func (t *Target) settledAt(p netip.Prefix, node string) time.Time {
 // turn remembers which pools have another encapsulation than before.
 func (t *Target) turn(old, pools ippool.Table) {
 	for _, p := range pools {
-		if was := old.Of(p.CIDR); was != nil && was.Encapsulation() != p.Encapsulation() {
-			t.turned[p.CIDR] = t.now()
+		was := old.Of(p.CIDR)
+		if was == nil || was.Encapsulation() == p.Encapsulation() {
+			continue
 		}
+		change := modeChange{t.now(), t.turned[p.CIDR].placed}
+		if byIPAM(was) {
+			change.placed = was
+		}
+		t.turned[p.CIDR] = change
 	}
 }
 

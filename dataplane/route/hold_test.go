@@ -11,6 +11,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/locrib"
+	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -116,7 +117,7 @@ func TestTheWayByIPAMStaysUntilBGPHasOne(t *testing.T) {
 		{"BGP has one", func(w *vxlanWorld) { w.Learn(learn(block, "10.1.0.6")) },
 			"via 10.1.0.6 dev eth0 proto bird"},
 		{"BGP has a next hop without a way", func(w *vxlanWorld) { w.Learn(learn(block, "127.0.0.1")) }, byIPAM},
-		{"for long", func(w *vxlanWorld) { w.later(mostHeld) }, ""},
+		{"for long", func(w *vxlanWorld) { w.later(overlay.Linger) }, ""},
 		{"the node is gone", func(w *vxlanWorld) {
 			delete(w.set, model.ResourceKey(model.KindNode, "n2"))
 			w.take(model.ResourceKey(model.KindNode, "n2"))
@@ -139,6 +140,85 @@ func TestTheWayByIPAMStaysUntilBGPHasOne(t *testing.T) {
 		}
 		if c.want == "" && rowOf(w.Target, block).Phase != "" {
 			t.Errorf("%s: left: %+v", c.rule, rowOf(w.Target, block))
+		}
+	}
+}
+
+// A block that moves while its way by IPAM stays gets the way to its new node, or none: never that to its old one.
+func TestTheWayByIPAMFollowsTheBlock(t *testing.T) {
+	const always, cross = v3.VXLANModeAlways, v3.VXLANModeCrossSubnet
+	tunnel := func(gateway string) string { return "via " + gateway + " dev vxlan.calico onlink proto 80" }
+	for _, c := range []struct {
+		rule, block string
+		mode        v3.VXLANMode
+		fresh       string // the mode of the pool from then on
+		then        func(w *vxlanWorld, block string)
+		want        string
+	}{
+		{"another node", "10.247.2.0/26", always, "Never",
+			func(w *vxlanWorld, b string) { w.place(b + " n3") }, tunnel("10.247.3.0")},
+		{"another node, IPv6", "fd47::2:0/122", always, "Never",
+			func(w *vxlanWorld, b string) { w.place(b + " n3") },
+			"via fd47::3:0 dev vxlan-v6.calico onlink proto 80 metric 1024"},
+		{"a borrowed address", "10.247.2.9/32", always, "Never",
+			func(w *vxlanWorld, b string) { w.place(b + " n3") }, tunnel("10.247.3.0")},
+		{"another node, and IPIP's tunnel is new", "10.247.2.0/26", always, "IPIP", func(w *vxlanWorld, b string) {
+			w.Learn(learn(b, "10.9.0.7"))
+			w.place(b + " n3")
+		}, tunnel("10.247.3.0")},
+		{"from the same subnet to another one", "10.247.2.0/26", cross, "Never",
+			func(w *vxlanWorld, b string) { w.place(b + " n3") }, tunnel("10.247.3.0")},
+		{"from another subnet to the same one", "10.247.3.0/26", cross, "Never",
+			func(w *vxlanWorld, b string) { w.place(b + " n2") }, "via 10.1.0.6 dev eth0 proto 80"},
+		{"this node", "10.247.2.0/26", always, "Never", func(w *vxlanWorld, b string) { w.place(b + " n1") }, ""},
+		{"this node, without its address", "10.247.2.0/26", always, "Never", func(w *vxlanWorld, b string) {
+			w.node("n1", "10.1.0.99/24", "", "10.247.1.0", "")
+			w.take(model.ResourceKey(model.KindNode, "n1"))
+			w.place(b + " n1")
+		}, ""},
+		{"no node", "10.247.2.0/26", always, "Never", func(w *vxlanWorld, b string) { w.place(b + " ") }, ""},
+		{"a node that has published no tunnel", "10.247.2.0/26", always, "Never",
+			func(w *vxlanWorld, b string) { w.place(b + " n9") }, ""},
+		{"BGP had one, and has none", "10.247.2.0/26", always, "IPIP", func(w *vxlanWorld, b string) {
+			w.Learn(learn(b, "10.1.0.6"))
+			w.later(settle)
+			_, _, _ = w.Flush()
+			w.Learn(learn(b, ""))
+		}, ""},
+		{"the node has another tunnel address", "10.247.2.0/26", always, "Never", func(w *vxlanWorld, _ string) {
+			w.node("n2", "10.1.0.6/24", "fd01::6/64", "10.247.2.7", "fd47::2:0")
+			w.take(model.ResourceKey(model.KindNode, "n2"))
+		}, tunnel("10.247.2.7")},
+		{"the node has no tunnel any more", "10.247.2.0/26", always, "Never", func(w *vxlanWorld, _ string) {
+			w.node("n2", "10.1.0.6/24", "fd01::6/64", "", "")
+			w.take(model.ResourceKey(model.KindNode, "n2"))
+		}, ""},
+	} {
+		w := newVXLANWorld(c.mode)
+		w.kernel.PutLink(kernel.Link{Index: 7, Name: "tunl0", Up: true})
+		node := "n2"
+		if c.block == "10.247.3.0/26" {
+			node = "n3"
+		}
+		w.place(c.block + " " + node)
+		_, _, _ = w.Flush()
+		before := w.route(c.block)
+		w.mode("vx", c.fresh)
+		w.mode("vx6", "Never")
+		if _, _, _ = w.Flush(); w.route(c.block) != before || before == "" {
+			t.Errorf("%s: the mode has changed: %q, want %q", c.rule, w.route(c.block), before)
+		}
+		c.then(w, c.block)
+		if _, _, _ = w.Flush(); w.route(c.block) != c.want {
+			t.Errorf("%s: %q, want %q", c.rule, w.route(c.block), c.want)
+		}
+		const why = "by IPAM's blocks stays for now"
+		if s := rowOf(w.Target, c.block); c.want != "" && !strings.Contains(s.Reason, why) {
+			t.Errorf("%s: the reason is %q", c.rule, s.Reason)
+		}
+		w.later(overlay.Linger)
+		if _, _, _ = w.Flush(); strings.Contains(w.route(c.block), "vxlan") || len(w.held) > 0 {
+			t.Errorf("%s, at last: %q is held until %v", c.rule, w.route(c.block), w.held)
 		}
 	}
 }
@@ -205,7 +285,7 @@ func TestNoModeChangeLeavesAGap(t *testing.T) {
 				}
 				step = fmt.Sprint("placed ", placed)
 			case 3:
-				d := []time.Duration{time.Millisecond, settle, mostHeld}[r.IntN(3)]
+				d := []time.Duration{time.Millisecond, settle, overlay.Linger}[r.IntN(3)]
 				w.later(d)
 				step = fmt.Sprint("later ", d)
 			default:

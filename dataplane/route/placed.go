@@ -28,6 +28,9 @@ func (t *Target) Place(changes []Place) {
 	for _, c := range changes {
 		t.putPlaced(c.Prefix, c.Node)
 		t.setPlaced(c.Prefix, remoteOf, c.Node)
+		if _, held := t.held[inMain(c.Prefix)]; held { // by placed alone: see holdPlaced
+			t.decideAgain(c.Prefix)
+		}
 	}
 }
 
@@ -209,10 +212,10 @@ func (t *Target) decidePlacedAgain(selects func(p netip.Prefix, node string) boo
 	again(t.placed, remoteOf)
 }
 
-// placed is the decision about a prefix that another node has. Without a route, waits reports that there may be one
-// once the node has published more, or a device is there.
-func (r *rules) placed(p netip.Prefix, node string) (route *kernel.Route, note string, waits bool) {
-	pool, family := r.config.Pools.Of(p), familyOf(p)
+// placed is the decision about a prefix of a pool that another node has. Without a route, waits reports that there may
+// be one once the node has published more, or a device is there.
+func (r *rules) placed(pool *ippool.Pool, p netip.Prefix, node string) (route *kernel.Route, note string, waits bool) {
+	family := familyOf(p)
 	table := r.vteps(family)
 	address := table.Address(node)
 	switch {

@@ -53,8 +53,8 @@ type Target struct {
 	placesSynced bool
 	policyOnly   bool // blocks have no routes here
 
-	turned map[netip.Prefix]time.Time // when pools got another encapsulation, by CIDR
-	held   map[place]time.Time        // when ways of former modes have to go
+	turned map[netip.Prefix]modeChange // by the pool's CIDR
+	held   map[place]time.Time         // when ways of former modes have to go
 
 	departures map[netip.Prefix]*departure
 	forgetter  forgetter
@@ -98,7 +98,7 @@ func New(k Kernel, now func() time.Time) *Target {
 		departures:      map[netip.Prefix]*departure{},
 		placed:          map[netip.Prefix]string{}, placedOn: map[string]map[netip.Prefix]bool{},
 		tunnels:   map[netip.Prefix]string{},
-		endpoints: map[endpointKey]endpoint{}, turned: map[netip.Prefix]time.Time{}, held: map[place]time.Time{},
+		endpoints: map[endpointKey]endpoint{}, turned: map[netip.Prefix]modeChange{}, held: map[place]time.Time{},
 		rules: &rules{hops: map[netip.Addr]*hop{}, newcomers: map[int]time.Time{},
 			vteps: vtep.NewTable},
 	}
@@ -532,7 +532,7 @@ func (t *Target) decide(n uint32, p netip.Prefix, s *state) decision {
 	switch t.rules.source(p, s) {
 	case SourceBGP:
 	case SourceIPAM:
-		route, note, waits := t.rules.placed(p, cmp.Or(s.tunnel, s.remote))
+		route, note, waits := t.rules.placed(t.rules.config.Pools.Of(p), p, cmp.Or(s.tunnel, s.remote))
 		return decision{t.table.shapes.number(route), note, waits}
 	default:
 		route, note := t.rules.decide(p, s)
