@@ -238,6 +238,26 @@ func TestTheWayStaysOverARestart(t *testing.T) {
 	}
 }
 
+// A way by IPAM that an earlier run of the daemon left does not stay in a pool without VXLAN, as nothing has the time
+// of the change. It goes as soon as BGP's routes are known.
+func TestTheWayByIPAMEndsWithARestart(t *testing.T) {
+	const block = "10.247.2.0/26"
+	before := newVXLANWorld(v3.VXLANModeAlways)
+	before.place(block + " n2")
+	_, _, _ = before.Flush()
+	w := newVXLANWorld(v3.VXLANModeNever)
+	w.kernel.PutRoute(*before.kernelRoute(block))
+	w.Synced(false)
+	_, _, _ = w.Flush()
+	if got, want := w.route(block), before.route(block); got != want || got == "" {
+		t.Errorf("before BGP's routes are known: %q, want %q", got, want)
+	}
+	w.Synced(true)
+	if _, _, _ = w.Flush(); w.route(block) != "" {
+		t.Errorf("afterwards: %q", w.route(block))
+	}
+}
+
 // Whatever order the parts of a change come in, and however often the mode changes: a block that BGP and IPAM have on
 // one node never is without a route, nor has it one through a tunnel that nobody has published.
 func TestNoModeChangeLeavesAGap(t *testing.T) {

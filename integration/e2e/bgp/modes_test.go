@@ -15,7 +15,7 @@ import (
 // TestModes changes the mode of two pools under traffic of both families and directions, one packet every 5 ms, between
 // two nodes of one subnet with BGP, then the networking of the nodes. No packet may be lost.
 func TestModes(t *testing.T) {
-	v := newBGPPair(t, "m", "Never")
+	v := newBGPPair(t, "m", "Never", 0)
 	v.testModesWithBGP(t, 5*time.Millisecond, "Never", "Always", "Never", "CrossSubnet", "Always", "CrossSubnet",
 		"Never")
 	v.setMode(t, "Always")
@@ -32,23 +32,37 @@ func TestModes(t *testing.T) {
 	}
 }
 
+// TestModesAcrossSubnets does so between two nodes of different subnets, whose routers learn the blocks by BGP: a
+// change to CrossSubnet takes the packets from the routers into the tunnel, and one to Never brings them back.
+func TestModesAcrossSubnets(t *testing.T) {
+	v := newBGPPair(t, "ma", "Never", 1)
+	v.testModesWithBGP(t, 5*time.Millisecond, "Never", "CrossSubnet", "Never")
+}
+
 // TestVMModes changes a pool from IPIP to VXLAN and back under traffic.
 func TestVMModes(t *testing.T) {
 	if os.Getenv("MANX_VM") == "" {
 		t.Skip("it needs a kernel with IPIP; `make test-vm` runs it on one that has")
 	}
-	v := newBGPPair(t, "mv", "IPIP")
+	v := newBGPPair(t, "mv", "IPIP", 0)
 	v.testModesWithBGP(t, 20*time.Millisecond, "IPIP", "Always", "IPIP")
 }
 
-// newBGPPair makes two nodes of one subnet with BGP, pods and pools of a mode.
-func newBGPPair(t *testing.T, name, mode string) *vxlan {
-	l := world.NewLab(t, lab.Spec{Name: world.LabName(name), IPv6: true, PlainRouters: true,
-		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
+// newBGPPair makes two nodes with BGP, pods and pools of a mode: n1 in rack 0, and n2 in a rack. In two racks the
+// router between them is a peer of both nodes.
+func newBGPPair(t *testing.T, name, mode string, rack int) *vxlan {
+	l := world.NewLab(t, lab.Spec{Name: world.LabName(name), IPv6: true, PlainRouters: rack == 0,
+		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2", Rack: rack}}})
 	v := &vxlan{Lab: l, n1: l.Nodes[0], n2: l.Nodes[1], pods: map[*lab.Node]*lab.Pod{}}
 	must(t, v.n1.StartManxd(append(v.n1.EmbedDatastore(), world.PairFlags...)...))
 	must(t, v.n1.Ready(limit))
 	v.setMode(t, mode)
+	for _, n := range v.Nodes {
+		if rack != 0 {
+			must(t, v.n1.Apply(world.TorPeer(n, "tor-"+n.Name, l.ToRs[0].Address(n), "")+"---"+
+				world.TorPeer(n, "tor6-"+n.Name, l.ToRs[0].Address6(n), "")))
+		}
+	}
 	must(t, v.n2.StartManxd(append(lab.UseDatastore(v.n1), world.PairFlags...)...))
 	must(t, v.n2.Ready(limit))
 	for _, n := range v.Nodes {
@@ -82,6 +96,9 @@ func (v *vxlan) used(t *testing.T, mode string) {
 		protocol, four, six = "80", model4, model6
 	case "CrossSubnet":
 		protocol = "80"
+		if v.Spec.Nodes[0].Rack != v.Spec.Nodes[1].Rack {
+			four, six = model4, model6
+		}
 	case "IPIP":
 		four = "tunl0"
 	}
