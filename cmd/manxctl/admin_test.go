@@ -197,3 +197,19 @@ func TestServerFlags(t *testing.T) {
 		shell{t, c.env}.run(append([]string{"status"}, c.args...)...).want(t, c.code, "", c.text)
 	}
 }
+
+// A node whose daemon has noted that it speaks no BGP is not drained: nothing is requested, and nothing waited for.
+func TestDrainWithoutBGP(t *testing.T) {
+	s, _ := newShell(t)
+	s.mustPipe(`{apiVersion: projectcalico.org/v3, kind: Node, metadata: {name: n1, annotations: {
+		manx.io/bgp-off: BGP is off (here)}}, spec: {bgp: {ipv4Address: 192.0.2.1/24}}}`, "apply", "-f", "-")
+	const off = "node n1: BGP is off (here)"
+	s.run("node", "drain", "n1").want(t, 1, "", off)
+	s.run("node", "drain", "n1", "--no-wait").want(t, 1, "", off)
+	s.run("node", "drain", "n1", "--peer", "192.0.2.9").want(t, 1, "", off)
+	if out := s.must("get", "node", "n1", "-o", "yaml"); strings.Contains(out, "manx.io/drain") {
+		t.Errorf("a drain is requested:\n%s", out)
+	}
+	s.run("node", "undrain", "n1").want(t, 0, "node n1 is in service already\n")
+	s.run("node", "drain", "n2").want(t, 1, "", "n2")
+}

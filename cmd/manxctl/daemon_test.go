@@ -184,11 +184,14 @@ func (d *playedDaemon) ListRoutes(_ context.Context, r *manxv1.ListRoutesRequest
 }
 
 // Watch ends after its last event.
-func (d *playedDaemon) Watch(_ *manxv1.WatchRequest, stream grpc.ServerStreamingServer[manxv1.WatchResponse]) error {
+func (d *playedDaemon) Watch(r *manxv1.WatchRequest, stream grpc.ServerStreamingServer[manxv1.WatchResponse]) error {
 	var peer *manxv1.Peer
 	var status *manxv1.GetStatusResponse
 	d.change(func() { peer, status = proto.CloneOf(d.peers[1]), proto.CloneOf(d.status) })
 	status.Datastore.Kinds = nil
+	if off := status.GetBgpOff(); off != "" && r.GetPeers() {
+		return noBGP(off)
+	}
 	for _, e := range []*manxv1.WatchResponse{
 		{Event: &manxv1.WatchResponse_Peer{Peer: peer}},
 		{Event: &manxv1.WatchResponse_Synced{Synced: true}},
@@ -203,6 +206,20 @@ func (d *playedDaemon) Watch(_ *manxv1.WatchRequest, stream grpc.ServerStreaming
 		}
 	}
 	return nil
+}
+
+func noBGP(off string) error { return status.Error(codes.FailedPrecondition, off) }
+
+// On a node without BGP the routes are watched, and sessions alone are refused.
+func TestWatchWithoutBGP(t *testing.T) {
+	s, d := newPlayedDaemon(t)
+	d.change(func() { d.status.BgpOff = "BGP is off (here)" })
+	r := s.runWithDaemon("watch")
+	if r.code != 0 || r.err != "BGP is off (here): there are no sessions, only routes\n" ||
+		!strings.Contains(r.out, "route 10.65.1.0/26") {
+		t.Errorf("exit code %d, %q, %q", r.code, r.err, r.out)
+	}
+	s.runWithDaemon("watch", "--peers").want(t, 1, "", "BGP is off (here)")
 }
 
 func (d *playedDaemon) ListNotices(context.Context, *manxv1.ListNoticesRequest) (*manxv1.ListNoticesResponse, error) {

@@ -123,6 +123,9 @@ func (c *cli) drain(ctx context.Context, name string, timeout time.Duration, wai
 		return err
 	}
 	defer store.Close()
+	if err := needsBGP(ctx, store, name); err != nil {
+		return err
+	}
 	before, err := node.RequestDrain(ctx, store, name, timeout)
 	if err != nil {
 		return err
@@ -134,6 +137,20 @@ func (c *cli) drain(ctx context.Context, name string, timeout time.Duration, wai
 		return c.printf("node %s is to be drained", name)
 	}
 	return c.followDrain(ctx, store, name, model.Drained, timeout+answerMargin)
+}
+
+// needsBGP returns an error if the daemon of a node has noted that it speaks no BGP.
+func needsBGP(ctx context.Context, store datastore.Store, name string) error {
+	o, err := store.Get(ctx, model.ResourceKey(model.KindNode, name))
+	if err != nil {
+		return err
+	}
+	n, ok := o.Value.(*model.Node)
+	if !ok || n.Annotations[model.AnnotationBGPOff] == "" {
+		return nil
+	}
+	return fmt.Errorf("node %s: %s: a drain withdraws the routes that a node announces, and this one announces none",
+		name, n.Annotations[model.AnnotationBGPOff])
 }
 
 func (c *cli) undrain(ctx context.Context, name string, wait bool) error {

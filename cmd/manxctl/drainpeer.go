@@ -28,6 +28,11 @@ func (c *cli) movePeers(ctx context.Context, args, peers []string, drain, wait b
 		return err
 	}
 	defer store.Close()
+	if drain {
+		if err := needsBGP(ctx, store, name); err != nil {
+			return err
+		}
+	}
 	addresses, err := peersOf(ctx, store, name, peers, drain)
 	if err != nil {
 		return err

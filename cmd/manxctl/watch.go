@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -24,10 +25,10 @@ func (c *cli) watchCommand() *cobra.Command {
 			if err != nil {
 				return usagef("%v", err)
 			}
-			if !request.Status && !request.Peers && !request.Routes {
-				request.Peers, request.Routes = true, true
+			if request.Status || request.Peers || request.Routes {
+				return c.watch(cmd.Context(), request, format)
 			}
-			return c.watch(cmd.Context(), request, format)
+			return c.watchAll(cmd.Context(), format)
 		},
 	}
 	outputFlag(cmd, &output, table.Table, table.JSON)
@@ -36,6 +37,24 @@ func (c *cli) watchCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&request.Status, "status", false, "only the readiness of the node, and the others of these "+
 		"flags that are set")
 	return cmd
+}
+
+// watchAll watches sessions and routes; on a node without BGP, the routes alone.
+func (c *cli) watchAll(ctx context.Context, format table.Format) error {
+	request := &manxv1.WatchRequest{Peers: true, Routes: true}
+	status := &manxv1.GetStatusResponse{}
+	err := c.daemon(ctx, func(ctx context.Context, m manxv1.ManxClient) (err error) {
+		status, err = m.GetStatus(ctx, &manxv1.GetStatusRequest{})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if off := status.GetBgpOff(); off != "" {
+		fmt.Fprintf(c.err, "%s: there are no sessions, only routes\n", off) //nolint:errcheck // nowhere to report it
+		request.Peers = false
+	}
+	return c.watch(ctx, request, format)
 }
 
 // watch prints until it is interrupted, its normal end.

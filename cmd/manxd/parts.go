@@ -114,7 +114,10 @@ type follower interface {
 // newNode makes the parts of a node that has joined its cluster, in their order of start. The tables of the datastore
 // start before them, and watch the kinds that they and the parts of the host need.
 func newNode(o *options, deps deps.Deps, h *host, m *membership) ([]part.Part, error) {
-	drain := newDrain(deps, o.networking)
+	drain, note := newDrain(deps, o.networking), (*nobgp.Note)(nil)
+	if off := o.networking.bgpOff(); off != "" {
+		note = nobgp.NewNote(deps, off)
+	}
 	orchestrator, err := orchestratorParts(o, deps, h, drain)
 	if err != nil {
 		return nil, err
@@ -122,6 +125,7 @@ func newNode(o *options, deps deps.Deps, h *host, m *membership) ([]part.Part, e
 	parts := []part.Part{
 		newNodeFiles(deps, o.node.nameFile, o.mtuFile()),
 		part.Optional(drain),
+		part.Optional(note),
 		h.bgp.nodeStatus(deps),
 		newRegistration(deps, m),
 		calicosettings.New(deps, acceptFlag, names(o.accept.list)),

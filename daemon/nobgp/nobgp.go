@@ -1,4 +1,5 @@
-// Package nobgp reports what the datastore wants of a node without BGP that only BGP could do.
+// Package nobgp reports what the datastore wants of a node without BGP that only BGP could do, and notes in the Node
+// that there is none.
 package nobgp
 
 import (
@@ -46,26 +47,26 @@ func (p *Part) Notices() []server.Notice {
 }
 
 // notices lists the objects for a node that have no effect without BGP, and the pools without routes to other nodes.
-func notices(r model.Reader, node, off string, policyOnly bool) (list []server.Notice) {
-	own := model.Get[model.Node](r, model.ResourceKey(model.KindNode, node))
+func notices(r model.Reader, name, off string, policyOnly bool) (list []server.Notice) {
+	own := model.Get[model.Node](r, model.ResourceKey(model.KindNode, name))
 	add := func(topic, subject, format string, args ...any) {
 		list = append(list, server.Notice{Topic: topic, Subject: subject, Text: fmt.Sprintf(format, args...)})
 	}
 	for key, peer := range model.All[model.BGPPeer](r, model.KindBGPPeer) {
-		if selects(&peer.Spec, node, own) {
+		if selects(&peer.Spec, name, own) {
 			add("bgp", "BGPPeer/"+key.Name, "%s: this node has no session with this peer", off)
 		}
 	}
-	for _, name := range []string{"default", "node." + node} {
-		c := model.Get[model.BGPConfiguration](r, model.ResourceKey(model.KindBGPConfiguration, name))
+	for _, of := range []string{"default", "node." + name} {
+		c := model.Get[model.BGPConfiguration](r, model.ResourceKey(model.KindBGPConfiguration, of))
 		if c != nil && len(c.Spec.ServiceClusterIPs)+len(c.Spec.ServiceExternalIPs)+
 			len(c.Spec.ServiceLoadBalancerIPs) > 0 {
-			add("bgp", "BGPConfiguration/"+name, "%s: this node does not announce the addresses of Services", off)
+			add("bgp", "BGPConfiguration/"+of, "%s: this node does not announce the addresses of Services", off)
 		}
 	}
 	if own != nil && own.DrainPhase() != model.InService {
-		add("node", node, "%s: the drain of this node has no effect; manxctl node undrain %s withdraws the request",
-			off, node)
+		add("node", name, "%s: the drain of this node has no effect; manxctl node undrain %s withdraws the request",
+			off, name)
 	}
 	if policyOnly {
 		return list

@@ -23,6 +23,10 @@ const (
 	AnnotationDrainedPeers = "manx.io/drained-peers"
 )
 
+// AnnotationBGPOff of a Node is the reason why its daemon speaks no BGP. The daemon writes it, and removes it when it
+// speaks BGP. Without BGP there are no routes that a drain could withdraw.
+const AnnotationBGPOff = "manx.io/bgp-off"
+
 // DefaultDrainTimeout is the default of AnnotationDrainTimeout.
 const DefaultDrainTimeout = time.Minute
 

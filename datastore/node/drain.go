@@ -90,6 +90,10 @@ func (d *Drainer) Run(ctx context.Context, tables *datastore.Tables) error {
 		if n := model.Get[model.Node](snapshot, model.ResourceKey(model.KindNode, d.Node)); n != nil {
 			d.step(ctx, n, &w)
 			waiting = d.stepPeers(ctx, n, peers)
+			if n.Annotations[model.AnnotationBGPOff] != "" { // of an earlier daemon
+				d.annotate(ctx, model.AnnotationBGPOff, "")
+				waiting = true
+			}
 		}
 		var due time.Time
 		if w.phase == model.Draining || w.phase == model.Returning || waiting {

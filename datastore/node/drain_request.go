@@ -80,6 +80,28 @@ func CancelPeerDrain(ctx context.Context, store datastore.Store, name string, pe
 	return before, err
 }
 
+// NoteBGPOff writes AnnotationBGPOff to a Node, despite concurrent writers, and ends drains that were withdrawn: no
+// other router has to learn of the return. off is the reason why there is no BGP. A Node that is so already is not
+// written.
+func NoteBGPOff(ctx context.Context, store datastore.Store, n *model.Node, off string) error {
+	requested, _ := n.DrainPeers()
+	if n.Annotations[model.AnnotationBGPOff] == off && n.DrainPhase() != model.Returning &&
+		!slices.ContainsFunc(n.DrainedPeers(), func(a netip.Addr) bool { return !slices.Contains(requested, a) }) {
+		return nil
+	}
+	return update(ctx, store, n.Name, func(n *model.Node) {
+		n.Annotations[model.AnnotationBGPOff] = off
+		if n.DrainPhase() == model.Returning {
+			delete(n.Annotations, model.AnnotationDrained)
+		}
+		requested, _ := n.DrainPeers()
+		left := slices.DeleteFunc(n.DrainedPeers(), func(a netip.Addr) bool { return !slices.Contains(requested, a) })
+		if n.Annotations[model.AnnotationDrainedPeers] = model.AddressList(left); len(left) == 0 {
+			delete(n.Annotations, model.AnnotationDrainedPeers)
+		}
+	})
+}
+
 // update changes a Node, whose annotations are not nil, despite concurrent writers.
 func update(ctx context.Context, store datastore.Store, name string, change func(*model.Node)) error {
 	for {

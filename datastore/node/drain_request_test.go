@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"maps"
 	"testing"
 	"time"
 
@@ -55,5 +56,52 @@ func TestDrainRequestsSurviveOtherWriters(t *testing.T) {
 	}
 	if _, err := RequestDrain(t.Context(), store, "n", -time.Second); err == nil {
 		t.Error("a timeout below zero is accepted")
+	}
+}
+
+// A daemon without BGP notes that, ends the drains that were withdrawn, and leaves those that are requested. One with
+// BGP removes the note.
+func TestNoteBGPOff(t *testing.T) {
+	const off, peers = "BGP is off (here)", "192.0.2.7"
+	for _, c := range []struct {
+		rule         string
+		before, want map[string]string
+	}{
+		{"in service", nil, nil},
+		{"draining", map[string]string{model.AnnotationDrain: "a", model.AnnotationDrainPeers: peers},
+			map[string]string{model.AnnotationDrain: "a", model.AnnotationDrainPeers: peers}},
+		{"drained", map[string]string{model.AnnotationDrain: "a", model.AnnotationDrained: "b",
+			model.AnnotationDrainPeers: peers, model.AnnotationDrainedPeers: peers}, map[string]string{
+			model.AnnotationDrain: "a", model.AnnotationDrained: "b", model.AnnotationDrainPeers: peers,
+			model.AnnotationDrainedPeers: peers}},
+		{"returning", map[string]string{model.AnnotationDrained: "b", model.AnnotationDrainedPeers: peers}, nil},
+		{"another note", map[string]string{model.AnnotationBGPOff: "BGP is off (there)"}, nil},
+	} {
+		x := newTunnelTest(t)
+		read := func() *model.Object {
+			o, err := x.store.Get(t.Context(), model.ResourceKey(model.KindNode, "n"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return o
+		}
+		o := read()
+		o.Value.(*model.Node).Annotations = maps.Clone(c.before)
+		if _, err := x.store.Update(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		if err := NoteBGPOff(t.Context(), &racingStore{x.store, 1}, read().Value.(*model.Node), off); err != nil {
+			t.Errorf("%s: %v", c.rule, err)
+		}
+		o = read()
+		want := map[string]string{model.AnnotationBGPOff: off}
+		maps.Copy(want, c.want)
+		if got := o.Value.(*model.Node).Annotations; !maps.Equal(got, want) {
+			t.Errorf("%s: annotations are %v, want %v", c.rule, got, want)
+		}
+		if err := NoteBGPOff(t.Context(), x.store, o.Value.(*model.Node), off); err != nil ||
+			read().Revision != o.Revision {
+			t.Errorf("%s: the same is written again, %v", c.rule, err)
+		}
 	}
 }

@@ -91,6 +91,16 @@ func TestDrainWaitsUntilTrafficHasLeft(t *testing.T) {
 	}
 }
 
+func TestDrainerSpeaksBGP(t *testing.T) {
+	x := newDrainTest(t)
+	x.annotate(func(a map[string]string) { a[model.AnnotationBGPOff] = "BGP is off (here)" })
+	for end := time.Now().Add(time.Minute); strings.Contains(x.rawValue("nodes/n"), model.AnnotationBGPOff); {
+		if time.Sleep(5 * time.Millisecond); time.Now().After(end) {
+			t.Fatal("the note of an earlier daemon stays")
+		}
+	}
+}
+
 func TestDrainDoesNotWaitForEver(t *testing.T) {
 	x := newDrainTest(t)
 	x.annotate(func(a map[string]string) {

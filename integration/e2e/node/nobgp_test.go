@@ -90,7 +90,17 @@ func TestWithoutBGP(t *testing.T) {
 	for _, x := range c.Nodes {
 		c.Established(t, x, 2) // the router, and the other node
 	}
+	eventually(t, func() error { return bgpNoted(n, false) })
 	c.Reachable(t, "n1-p1", "n2-p1")
+}
+
+// bgpNoted returns an error unless the Node has the note that BGP is off, or has none.
+func bgpNoted(n *lab.Node, want bool) error {
+	out, err := n.Manxctl("get", "node", n.Name, "-o", "yaml")
+	if err == nil && strings.Contains(out, "manx.io/bgp-off") != want {
+		err = fmt.Errorf("the note that BGP is off, want %t:\n%s", want, out)
+	}
+	return err
 }
 
 // saysThatBGPIsOff asks a node without BGP in each way in which users ask.
@@ -124,8 +134,10 @@ func saysThatBGPIsOff(t *testing.T, n *lab.Node) {
 	if strings.Contains(status, "BGPPeer/tor-n2") {
 		t.Errorf("a peer of another node is named:\n%s", status)
 	}
+	eventually(t, func() error { return bgpNoted(n, true) })
 	for _, ask := range [][]string{{"get", "peers"}, {"get", "peers", "-w"}, {"describe", "peer", "tor-n1"},
-		{"routes", "--rejected"}, {"history"}, {"reset", "peer", "tor-n1", "--soft"}, {"node", "drain"}} {
+		{"routes", "--rejected"}, {"history"}, {"reset", "peer", "tor-n1", "--soft"}, {"watch", "--peers"},
+		{"node", "drain"}, {"node", "drain", "n1"}, {"node", "drain", "n1", "--peer", "tor-n1"}} {
 		began := time.Now()
 		out, err := n.Manxctl(ask...)
 		if err == nil || !strings.Contains(out+err.Error(), off) {
