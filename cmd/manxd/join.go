@@ -135,7 +135,7 @@ func (n *nodePart) register(ctx context.Context, deps deps.Deps) (m *membership,
 	}
 	m.tunnels = &node.Tunnels{Store: deps.Store, IPAM: ipam.New(deps.Store, deps.Log.Named("ipam"), time.Now),
 		Node: deps.Node.Name, Types: n.options.tunnelTypes(), Linger: overlay.Linger,
-		EncryptsHosts: encryptsHosts(deps.Node), Log: deps.Log.Named("tunnels")}
+		PodCIDR: m.config.UsePodCIDR, EncryptsHosts: encryptsHosts(deps.Node), Log: deps.Log.Named("tunnels")}
 	if err := m.tunnels.Ensure(ctx); err != nil {
 		// Its part tries again; a node without a tunnel address is still useful for pools without a tunnel.
 		deps.Log.Error("no tunnel address yet", zap.Error(err))
@@ -151,12 +151,13 @@ func encryptsHosts(n deps.Node) func(model.Reader) bool {
 	}
 }
 
-// tunnelTypes returns the tunnels with addresses from IPAM.
+// tunnelTypes returns the tunnels whose addresses this node maintains.
 func (o options) tunnelTypes() []node.TunnelType {
-	if o.datastore.kube.UsePodCIDR {
-		return nil // Kubernetes' ranges decide
+	devices := overlay.DeviceNames()
+	if o.datastore.kube.UsePodCIDR { // Nodes that are read from Kubernetes have the other ones
+		devices = slices.DeleteFunc(devices, func(name string) bool { return !overlay.HasVTEPs(name) })
 	}
-	return node.TunnelTypes(overlay.DeviceNames()...)
+	return node.TunnelTypes(devices...)
 }
 
 // podFamilies returns the families in which pods get an address by the built-in configuration of the plugin.

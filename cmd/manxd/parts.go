@@ -145,7 +145,7 @@ func networkParts(d deps.Deps, h *host, m *membership) []part.Part {
 		newTakeover(d, m),
 		part.Optional(claims.New(d)),
 		part.Optional(machines.New(d, h.dataplane.Moves)),
-		placements.New(d, h.dataplane),
+		placements.New(d, h.dataplane, m.config.UsePodCIDR),
 		publickeys.New(d, &h.dataplane.keys),
 	}
 }

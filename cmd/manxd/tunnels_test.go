@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/manxnet/manx/daemon/deps"
+	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/datastore/felixconfig"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -40,5 +41,17 @@ func TestNoticesOfOverlays(t *testing.T) {
 		if got := fmt.Sprint(overlayNotices(x.r, n)); got != x.want {
 			t.Errorf("%s: %s, want %s", x.rule, got, x.want)
 		}
+	}
+}
+
+// Without IPAM the tunnels of VXLAN alone are maintained: the datastore has the addresses of the others.
+func TestTunnelTypesOfPodCIDR(t *testing.T) {
+	var o options
+	if all := o.tunnelTypes(); len(all) != len(overlay.DeviceNames()) {
+		t.Errorf("with IPAM: %v", all)
+	}
+	o.datastore.kube.UsePodCIDR = true
+	if got := fmt.Sprint(o.tunnelTypes()); got != "[VXLAN VXLAN IPv6]" {
+		t.Errorf("with pod CIDRs: %s", got)
 	}
 }

@@ -35,13 +35,19 @@ type Part struct {
 	log    *zap.Logger
 	agent  Agent
 	node   deps.Node
+	kind   model.Kind // of the objects that are followed
 	placed map[model.Key]*placement.Placement
 	until  time.Time // when nothing needs the blocks any more
 }
 
-// New returns the part.
-func New(d deps.Deps, a Agent) *Part {
-	return &Part{store: d.Store, tables: d.Tables, log: d.Log.Named("placements"), agent: a, node: d.Node,
+// New returns the part. podCIDR is set if there is no IPAM: the pod CIDRs of nodes, which the datastore has as
+// BlockAffinities, take the place of blocks then.
+func New(d deps.Deps, a Agent, podCIDR bool) *Part {
+	kind := model.KindIPAMBlock
+	if podCIDR {
+		kind = model.KindBlockAffinity
+	}
+	return &Part{store: d.Store, tables: d.Tables, log: d.Log.Named("placements"), agent: a, node: d.Node, kind: kind,
 		placed: map[model.Key]*placement.Placement{}}
 }
 
@@ -125,7 +131,7 @@ func (p *Part) follow(ctx context.Context) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = tables.Run(ctx, p.store, model.KindIPAMBlock) // logs what is wrong, and ends with ctx
+		_ = tables.Run(ctx, p.store, p.kind) // logs what is wrong, and ends with ctx
 	}()
 	defer func() { <-done }()
 	var last *datastore.Snapshot

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/manxnet/manx/controllers/memory"
+	"github.com/manxnet/manx/daemon/deps"
 	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore"
@@ -86,7 +87,8 @@ func testFollows(t *testing.T) {
 	defer cancel()
 	group.Go(func() { _ = tables.Run(ctx, store, model.KindIPPool, model.KindFelixConfiguration) })
 	a := &agent{nodes: map[netip.Prefix]string{}}
-	p := &Part{store: store, tables: tables, log: zap.NewNop(), agent: a, placed: map[model.Key]*placement.Placement{}}
+	p := &Part{store: store, tables: tables, log: zap.NewNop(), agent: a, kind: model.KindIPAMBlock,
+		placed: map[model.Key]*placement.Placement{}}
 	group.Go(func() { _ = p.Run(ctx) })
 	const soon = time.Second // longer than a block takes to be passed on
 	want := func(rule string, want ...string) {
@@ -138,6 +140,42 @@ func testFollows(t *testing.T) {
 	time.Sleep(2 * overlay.Linger)
 	store.Put(block("10.244.3.0/30", "n3", ""))
 	want("WireGuard without VXLAN", "10.244.2.0/30", "n1", "10.244.3.0/30", "n3")
+}
+
+// Without IPAM the pod CIDRs of nodes are passed on.
+func TestFollowsPodCIDRs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		affinity := func(node, cidr string) *model.Object {
+			key := model.AffinityKey(model.Affinity{Type: model.AffinityHost, Host: node,
+				CIDR: netip.MustParsePrefix(cidr)})
+			return model.NewObject(key, &model.BlockAffinity{State: model.StateConfirmed})
+		}
+		store := memory.New(pool(v3.VXLANModeAlways), affinity("n1", "10.244.1.0/24"), affinity("n2", "10.244.2.0/24"))
+		ctx, cancel := context.WithCancel(t.Context())
+		var group sync.WaitGroup
+		defer group.Wait()
+		defer cancel()
+		tables := datastore.NewTables(zap.NewNop(), "n1")
+		group.Go(func() { _ = tables.Run(ctx, store, model.KindIPPool, model.KindFelixConfiguration) })
+		a := &agent{nodes: map[netip.Prefix]string{}}
+		p := New(deps.Deps{Tables: tables, Log: zap.NewNop()}, a, true)
+		p.store = store
+		group.Go(func() { _ = p.Run(ctx) })
+		want := map[netip.Prefix]string{netip.MustParsePrefix("10.244.1.0/24"): "n1",
+			netip.MustParsePrefix("10.244.2.0/24"): "n2"}
+		time.Sleep(time.Second)
+		if err := a.has(want); err != nil {
+			t.Error(err)
+		}
+		store.Remove(affinity("n2", "10.244.2.0/24").Key)
+		store.Put(affinity("n3", "10.244.3.0/24"))
+		delete(want, netip.MustParsePrefix("10.244.2.0/24"))
+		want[netip.MustParsePrefix("10.244.3.0/24")] = "n3"
+		time.Sleep(time.Second)
+		if err := a.has(want); err != nil {
+			t.Errorf("another node: %v", err)
+		}
+	})
 }
 
 func TestRemovalsFirst(t *testing.T) {

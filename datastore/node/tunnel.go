@@ -32,7 +32,10 @@ type Tunnels struct {
 	// Linger is how long an address stays that no pool needs any more, in a pool that has another mode now: until they
 	// know of it, other nodes send by the tunnel. 0: it is released at once.
 	Linger time.Duration
-	Log    *zap.Logger
+	// PodCIDR is set if pods get their addresses from their node's pod CIDRs, so that there is no IPAM: the address of
+	// a tunnel is then the first one of a CIDR, which the plugin host-local leaves free as that of the gateway.
+	PodCIDR bool
+	Log     *zap.Logger
 
 	unneeded map[string]time.Time // since when tunnels are, by name
 }
@@ -131,6 +134,9 @@ func (t *Tunnels) Ensure(ctx context.Context) error {
 		t.undo(ctx, results)
 		return err
 	}
+	if t.PodCIDR {
+		return nil // IPAM has nothing to release
+	}
 	var errs []error
 	for _, r := range results {
 		if err := t.releaseSurplus(ctx, r); err != nil {
@@ -200,6 +206,10 @@ func (t *Tunnels) settle(
 ) (tunnelResult, error) {
 	r := tunnelResult{kind: kind}
 	r.old, _ = netip.ParseAddr(kind.get(node))
+	if t.PodCIDR {
+		r.address = t.firstOf(kind, node, candidates, pools)
+		return r, nil
+	}
 	held, err := t.IPAM.IPsByHandle(ctx, kind.handleOf(t.Node))
 	if err != nil && !errors.Is(err, model.ErrNotFound) {
 		return r, err
@@ -230,6 +240,29 @@ func (t *Tunnels) settle(
 	r.fresh = true
 	r.address, err = t.assign(ctx, kind, candidates)
 	return r, err
+}
+
+// firstOf returns the first address of the node's pod CIDRs that is in one of the candidates, an invalid one if there
+// is none. Without candidates it is the address that lingers.
+func (t *Tunnels) firstOf(
+	kind TunnelType, node *model.Node, candidates []netip.Prefix, pools []*model.IPPool,
+) netip.Addr {
+	for _, text := range node.Status.PodCIDRs {
+		p, err := netip.ParsePrefix(text)
+		if err != nil || ipam.FamilyOf(p.Addr()) != kind.family {
+			continue
+		}
+		first := p.Masked().Addr().Next()
+		if has(candidates, first) {
+			delete(t.unneeded, kind.name)
+			return first
+		}
+		current := tunnelCurrent{address: first, assigned: true, attrs: t.attrs(kind)}
+		if len(candidates) == 0 && kind.get(node) == first.String() && t.lingers(kind, current, pools) {
+			return first
+		}
+	}
+	return netip.Addr{}
 }
 
 // lingers reports whether the address of a tunnel stays for now, although no pool needs it.

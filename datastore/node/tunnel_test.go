@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -432,5 +433,45 @@ func TestNoTunnelAddressWhileLocked(t *testing.T) {
 	x.ensure()
 	if x.address() == "" {
 		t.Error("unlocked: no address")
+	}
+}
+
+// Where pods get their addresses from the node's pod CIDRs, the tunnel of VXLAN has the first address of one that is in
+// a pool with VXLAN, and IPAM has nothing of it.
+func TestTunnelAddressOfPodCIDR(t *testing.T) {
+	x := newTunnelTest(t)
+	const node = `{"kind":"Node","apiVersion":"projectcalico.org/v3","metadata":{"name":"n"},` +
+		`"spec":{"bgp":{"ipv4Address":"192.0.2.1/24"}},"status":{"podCIDRs":[%s]}}`
+	tunnels := x.tunnels(tunnelVXLAN, tunnelVXLANV6)
+	tunnels.PodCIDR, tunnels.Linger = true, time.Hour
+	expect := func(rule, four, six string) {
+		t.Helper()
+		if err := tunnels.Ensure(t.Context()); err != nil {
+			t.Fatalf("%s: %v", rule, err)
+		}
+		n, err := tunnels.readNode(t.Context())
+		if err != nil || n.Spec.IPv4VXLANTunnelAddr != four || n.Spec.IPv6VXLANTunnelAddr != six {
+			t.Errorf("%s: %+v, %v; want %q and %q", rule, n.Spec, err, four, six)
+		}
+	}
+	mode := func(name, cidr string, mode v3.VXLANMode) {
+		x.pool(name, cidr, func(p *model.IPPoolSpec) { p.IPIPMode, p.VXLANMode = v3.IPIPModeNever, mode })
+	}
+	x.put("nodes/n", fmt.Sprintf(node, `"10.4.3.0/24","fd00:4:0:3::/64"`))
+	expect("without a pool", "", "")
+	mode("other", "10.9.0.0/16", v3.VXLANModeAlways)
+	expect("a pool of other addresses", "", "")
+	mode("four", "10.4.0.0/16", v3.VXLANModeAlways)
+	expect("IPv4", "10.4.3.1", "")
+	mode("six", "fd00:4::/48", v3.VXLANModeCrossSubnet)
+	expect("both", "10.4.3.1", "fd00:4:0:3::1")
+	mode("six", "fd00:4::/48", v3.VXLANModeNever)
+	expect("the address lingers", "10.4.3.1", "fd00:4:0:3::1")
+	tunnels.Linger = time.Nanosecond
+	expect("and goes", "10.4.3.1", "")
+	x.put("nodes/n", fmt.Sprintf(node, ``))
+	expect("a node without pod CIDRs", "", "")
+	if blocks, _, err := x.store.List(t.Context(), model.KindIPAMBlock, ""); err != nil || len(blocks) > 0 {
+		t.Errorf("IPAM has %v, %v", blocks, err)
 	}
 }

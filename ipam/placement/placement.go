@@ -39,14 +39,29 @@ func of(b *model.Block) *Placement {
 	return p
 }
 
-// Reduce returns a block with its Placement in place of its content; other objects stay as they are. Tables of
-// reduced blocks cannot be written.
+// Reduce returns a block with its Placement in place of its content, or a BlockAffinity with that of a block which is
+// on its host as a whole; other objects stay as they are. Tables of reduced objects cannot be written.
 func Reduce(o *model.Object) *model.Object {
-	b, ok := o.Value.(*model.Block)
-	if !ok {
+	reduced := &model.Object{Key: o.Key, Revision: o.Revision}
+	switch value := o.Value.(type) {
+	case *model.Block:
+		reduced.Value = of(value)
+	case *model.BlockAffinity:
+		reduced.Value = ofAffinity(o.Key, value)
+	default:
 		return o
 	}
-	return &model.Object{Key: o.Key, Revision: o.Revision, Value: of(b)}
+	return reduced
+}
+
+// ofAffinity returns the placement of a block that a host has claimed, and that no other host borrows from.
+func ofAffinity(k model.Key, b *model.BlockAffinity) *Placement {
+	claim, ok := k.Affinity()
+	p := &Placement{Block: claim.CIDR.Masked()}
+	if ok && claim.Type == model.AffinityHost && b.State == model.StateConfirmed && !b.Deleted {
+		p.Node = claim.Host
+	}
+	return p
 }
 
 // Change is a prefix with the node that has it now; without a Node it is on none any more.

@@ -98,3 +98,23 @@ func TestReduce(t *testing.T) {
 		t.Error("a pool is not what it was")
 	}
 }
+
+// Without IPAM a block is where its affinity is, if that is confirmed and of a host.
+func TestReduceAffinity(t *testing.T) {
+	for _, c := range []struct {
+		kind model.AffinityType
+		b    model.BlockAffinity
+		want string
+	}{
+		{model.AffinityHost, model.BlockAffinity{State: model.StateConfirmed}, "n1"},
+		{model.AffinityHost, model.BlockAffinity{State: model.StatePending}, ""},
+		{model.AffinityHost, model.BlockAffinity{State: model.StateConfirmed, Deleted: true}, ""},
+		{model.AffinityVirtual, model.BlockAffinity{State: model.StateConfirmed}, ""},
+	} {
+		cidr := netip.MustParsePrefix("10.244.1.0/24")
+		o := model.NewObject(model.AffinityKey(model.Affinity{Type: c.kind, Host: "n1", CIDR: cidr}), &c.b)
+		if p, ok := Reduce(o).Value.(*Placement); !ok || p.Block != cidr || p.Node != c.want {
+			t.Errorf("%s, %+v: %+v, want node %q", c.kind, c.b, p, c.want)
+		}
+	}
+}
