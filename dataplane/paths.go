@@ -7,8 +7,6 @@ import (
 	"os"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/manxnet/manx/dataplane/kernel"
 	"github.com/manxnet/manx/dataplane/kernel/echo"
 	"github.com/manxnet/manx/dataplane/pathmtu"
@@ -23,11 +21,11 @@ func EchoOf(k kernel.Sysctls) func(from, to netip.Addr, mark uint32) (pathmtu.Pr
 // the group of this process.
 func openEcho(k kernel.Sysctls, from, to netip.Addr, mark uint32) (pathmtu.Prober, error) {
 	c, err := echo.Open(from, to, mark)
-	if errors.Is(err, unix.EACCES) && permitEcho(k) == nil {
+	if errors.Is(err, echo.ErrNotPermitted) && permitEcho(k) == nil {
 		c, err = echo.Open(from, to, mark)
 	}
 	switch {
-	case errors.Is(err, unix.EACCES):
+	case errors.Is(err, echo.ErrNotPermitted):
 		return nil, pathmtu.UnableError{Err: fmt.Errorf("the group %d of manxd is not in the range of the sysctl "+
 			"net.ipv4.ping_group_range", os.Getegid())}
 	case err != nil:

@@ -17,8 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// ErrNotPermitted is the error of a process whose group may not open sockets for ICMP echo.
+var ErrNotPermitted = errors.New("the group of this process may not open sockets for ICMP echo " +
+	"(net.ipv4.ping_group_range)")
+
 // Conn asks one host. It is a datagram socket of ICMP, which needs no capability: the kernel chooses the identifier,
-// and passes on nothing but echo replies with it, from any host. Not safe for concurrent use.
+// and passes on nothing but echo replies with it, from any host. The socket is not connected: the kernel would report
+// ICMP errors on it, which anybody can forge, in the place of answers. Not safe for concurrent use.
 type Conn struct {
 	conn *net.UDPConn // Go's type for all datagram sockets of these families
 	to   netip.Addr
@@ -27,8 +32,8 @@ type Conn struct {
 	buf  []byte
 }
 
-// Open opens a Conn from an address of this host to another host of the same IP version. The error Is unix.EACCES if
-// the group of this process may not open such sockets (net.ipv4.ping_group_range). The packets have a mark, 0 for none.
+// Open opens a Conn from an address of this host to another host of the same IP version. The error may be
+// ErrNotPermitted. The packets have a mark, 0 for none.
 func Open(from, to netip.Addr, mark uint32) (*Conn, error) {
 	c := &Conn{to: to, v6: to.Is6(), buf: make([]byte, 1<<16)}
 	family, protocol := unix.AF_INET, unix.IPPROTO_ICMP
@@ -36,18 +41,21 @@ func Open(from, to netip.Addr, mark uint32) (*Conn, error) {
 		family, protocol = unix.AF_INET6, unix.IPPROTO_ICMPV6
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.EACCES):
+		return nil, ErrNotPermitted
+	case err != nil:
 		return nil, fmt.Errorf("open a socket for ICMP echo: %w", err)
 	}
 	file := os.NewFile(uintptr(fd), "icmp")
-	defer file.Close() //nolint:errcheck // FileConn has a descriptor of its own
+	defer file.Close() //nolint:errcheck // FilePacketConn has a descriptor of its own
 	if mark != 0 {
 		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, int(mark))
 	}
-	if err = errors.Join(err, c.prepare(fd, from, to)); err != nil {
+	if err = errors.Join(err, c.prepare(fd, from)); err != nil {
 		return nil, fmt.Errorf("ICMP echo from %s to %s: %w", from, to, err)
 	}
-	conn, err := net.FileConn(file)
+	conn, err := net.FilePacketConn(file)
 	if err != nil {
 		return nil, err
 	}
@@ -59,18 +67,16 @@ func Open(from, to netip.Addr, mark uint32) (*Conn, error) {
 }
 
 // prepare has the kernel send packets with DF, up to the MTU of the interface whatever it has heard of smaller ones.
-func (c *Conn) prepare(fd int, from, to netip.Addr) error {
+func (c *Conn) prepare(fd int, from netip.Addr) error {
 	if c.v6 {
 		return errors.Join(
 			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE),
 			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_DONTFRAG, 1),
-			unix.Bind(fd, &unix.SockaddrInet6{Addr: from.As16()}),
-			unix.Connect(fd, &unix.SockaddrInet6{Addr: to.As16()}))
+			unix.Bind(fd, &unix.SockaddrInet6{Addr: from.As16()}))
 	}
 	return errors.Join(
 		unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE),
-		unix.Bind(fd, &unix.SockaddrInet4{Addr: from.As4()}),
-		unix.Connect(fd, &unix.SockaddrInet4{Addr: to.As4()}))
+		unix.Bind(fd, &unix.SockaddrInet4{Addr: from.As4()}))
 }
 
 // Close closes the socket.
@@ -80,7 +86,7 @@ const nonceSize = 16
 
 // Ask sends an echo request as an IP packet of size bytes, and reports whether the answer comes within a time. Only an
 // answer from the other host with the random content of the request counts. An error is about this host: it could not
-// send.
+// send or receive.
 func (c *Conn) Ask(ctx context.Context, size int, timeout time.Duration) (bool, error) {
 	request, err := c.request(size)
 	if err != nil {
@@ -91,36 +97,32 @@ func (c *Conn) Ask(ctx context.Context, size int, timeout time.Duration) (bool, 
 	}
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	_, err = c.conn.Write(request)
-	if err != nil && sendError(err) == nil {
-		_, err = c.conn.Write(request) // the first error may be about an earlier packet, and forged
-	}
-	if err != nil {
-		return false, sendError(err)
+	_, err = c.conn.WriteToUDPAddrPort(request, netip.AddrPortFrom(c.to, 0))
+	switch {
+	case errors.Is(err, unix.EMSGSIZE):
+		return false, nil // it does not fit the interface
+	case err != nil:
+		return false, fmt.Errorf("send an ICMP echo request to %s: %w", c.to, withoutConn(err))
 	}
 	for {
 		n, from, err := c.conn.ReadFromUDPAddrPort(c.buf)
 		switch {
-		case errors.Is(err, unix.EMSGSIZE) || isUnreachable(err):
-			continue // anybody can forge the packet that says so: only an answer counts
-		case err != nil:
+		case errors.Is(err, os.ErrDeadlineExceeded):
 			return false, ctx.Err()
+		case err != nil:
+			return false, fmt.Errorf("receive ICMP echo replies of %s: %w", c.to, withoutConn(err))
 		case from.Addr().Unmap() == c.to && c.answers(c.buf[:n], request):
 			return true, nil
 		}
 	}
 }
 
-// sendError is nil for a packet that does not fit the interface, or that a router is said to have refused.
-func sendError(err error) error {
-	if errors.Is(err, unix.EMSGSIZE) || isUnreachable(err) {
-		return nil
+// withoutConn returns the kernel's error of one of package net, whose text has UDP in it.
+func withoutConn(err error) error {
+	if no := unix.Errno(0); errors.As(err, &no) {
+		return no
 	}
 	return err
-}
-
-func isUnreachable(err error) bool {
-	return errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.ECONNREFUSED)
 }
 
 // request makes the message of a packet.

@@ -1,10 +1,13 @@
 package echo
 
 import (
+	"encoding/binary"
+	"errors"
 	"net"
 	"net/netip"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -101,7 +104,7 @@ func TestPathOfTwoLinks(t *testing.T) {
 	})
 }
 
-// Answers that another host forges count for nothing: neither the content nor the source is right.
+// Answers that other hosts forge count for nothing, and their errors do not hide the right answer, which comes last.
 func TestForgedAnswers(t *testing.T) {
 	a, b := path(t)
 	ip(t, "-n "+b+" addr add 10.9.2.3/24 dev eth0")
@@ -109,72 +112,109 @@ func TestForgedAnswers(t *testing.T) {
 		"net.ipv4.icmp_echo_ignore_all=1").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	stop, ended := make(chan struct{}), make(chan struct{})
-	var forged int
-	go func() {
-		defer close(ended)
-		within(t, b, func() { forged = forge(t, stop) })
-	}()
-	within(t, a, func() {
-		c, err := Open(netip.MustParseAddr("10.9.1.2"), netip.MustParseAddr("10.9.2.2"), 0)
-		if err != nil {
-			t.Error(err)
-			return
+	for _, c := range []struct {
+		rule    string
+		message func(request icmp.Echo) icmp.Message
+		from    string
+	}{
+		{"another host answers", func(e icmp.Echo) icmp.Message {
+			return icmp.Message{Type: ipv4.ICMPTypeEchoReply, Body: &e}
+		}, "10.9.2.3"},
+		{"other content at the begin", func(e icmp.Echo) icmp.Message {
+			e.Data = slices.Clone(e.Data)
+			e.Data[0]++
+			return icmp.Message{Type: ipv4.ICMPTypeEchoReply, Body: &e}
+		}, "10.9.2.2"},
+		{"a part of the content", func(e icmp.Echo) icmp.Message {
+			e.Data = e.Data[:nonceSize]
+			return icmp.Message{Type: ipv4.ICMPTypeEchoReply, Body: &e}
+		}, "10.9.2.2"},
+		{"of another request", func(e icmp.Echo) icmp.Message {
+			e.Seq++
+			return icmp.Message{Type: ipv4.ICMPTypeEchoReply, Body: &e}
+		}, "10.9.2.2"},
+		{"no such port", quoting(ipv4.ICMPTypeDestinationUnreachable, 3, 0), "10.9.2.3"},
+		{"no such protocol", quoting(ipv4.ICMPTypeDestinationUnreachable, 2, 0), "10.9.2.3"},
+		{"too large", quoting(ipv4.ICMPTypeDestinationUnreachable, 4, 576), "10.9.2.3"},
+		{"a wrong header", quoting(ipv4.ICMPTypeParameterProblem, 0, 0), "10.9.2.3"},
+	} {
+		for _, right := range []bool{false, true} {
+			listening, ended := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(ended)
+				within(t, b, func() {
+					if err := forge(listening, c.message, c.from, right); err != nil {
+						t.Errorf("%s: %v", c.rule, err)
+					}
+				})
+			}()
+			<-listening
+			within(t, a, func() {
+				conn, err := Open(netip.MustParseAddr("10.9.1.2"), netip.MustParseAddr("10.9.2.2"), 0)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer conn.Close()
+				if ok, err := conn.Ask(t.Context(), 1280, 300*time.Millisecond); ok != right || err != nil {
+					t.Errorf("%s, and the right answer is there %t: %t %v", c.rule, right, ok, err)
+				}
+			})
+			<-ended
 		}
-		defer c.Close()
-		for range 3 {
-			if ok, err := c.Ask(t.Context(), 1280, 300*time.Millisecond); ok || err != nil {
-				t.Errorf("a forged answer counts: %t %v", ok, err)
-			}
-		}
-	})
-	close(stop)
-	<-ended
-	if forged == 0 {
-		t.Error("no answer was forged")
 	}
 }
 
-// forge answers each echo request twice: with the right source and another content, and from another address.
-func forge(t *testing.T, stop chan struct{}) (forged int) {
-	listen := func(address string) net.PacketConn {
-		c, err := net.ListenPacket("ip4:icmp", address)
-		if err != nil {
-			t.Error(err)
-		}
-		return c
+// quoting returns an ICMP error of a router about an echo request from 10.9.1.2 to 10.9.2.2.
+func quoting(kind ipv4.ICMPType, code, mtu uint32) func(icmp.Echo) icmp.Message {
+	return func(e icmp.Echo) icmp.Message {
+		request := icmp.Message{Type: ipv4.ICMPTypeEcho, Body: &icmp.Echo{ID: e.ID, Seq: e.Seq}}
+		echo, _ := request.Marshal(nil)
+		h := ipv4.Header{Version: 4, Len: ipv4.HeaderLen, TotalLen: ipv4.HeaderLen + len(echo), TTL: 60, Protocol: 1,
+			Flags: ipv4.DontFragment, Src: net.IPv4(10, 9, 1, 2), Dst: net.IPv4(10, 9, 2, 2)}
+		header, _ := h.Marshal()
+		quote := binary.BigEndian.AppendUint32(nil, mtu) // the second word of the message
+		return icmp.Message{Type: kind, Code: int(code),
+			Body: &icmp.RawBody{Data: slices.Concat(quote, header, echo)}}
 	}
-	right, wrong := listen("10.9.2.2"), listen("10.9.2.3")
-	if right == nil || wrong == nil {
-		return 0
+}
+
+// forge waits for one echo request, and sends two copies of a message for it from an address, then the right answer if
+// wanted.
+func forge(listening chan struct{}, message func(icmp.Echo) icmp.Message, from string, right bool) error {
+	own, err := net.ListenPacket("ip4:icmp", "10.9.2.2")
+	if err == nil {
+		defer own.Close()
+		err = own.SetReadDeadline(time.Now().Add(5 * time.Second))
 	}
-	defer right.Close()
-	defer wrong.Close()
-	buf := make([]byte, 2000)
-	for {
-		select {
-		case <-stop:
-			return forged
-		default:
-		}
-		_ = right.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-		n, from, err := right.ReadFrom(buf)
+	other, err2 := net.ListenPacket("ip4:icmp", from)
+	close(listening)
+	if err = errors.Join(err, err2); err != nil {
+		return err
+	}
+	defer other.Close()
+	for buf := make([]byte, 2000); ; {
+		n, asker, err := own.ReadFrom(buf)
 		if err != nil {
-			continue
+			return err
 		}
 		m, err := icmp.ParseMessage(1, buf[:n])
 		if err != nil || m.Type != ipv4.ICMPTypeEcho {
 			continue
 		}
-		m.Type = ipv4.ICMPTypeEchoReply
-		same, _ := m.Marshal(nil)
-		m.Body.(*icmp.Echo).Data[0]++
-		other, _ := m.Marshal(nil)
-		_, err1 := right.WriteTo(other, from)
-		_, err2 := wrong.WriteTo(same, from)
-		if err1 == nil && err2 == nil {
-			forged++
+		forged := message(*m.Body.(*icmp.Echo))
+		data, err := forged.Marshal(nil)
+		for range 2 {
+			_, err2 := other.WriteTo(data, asker)
+			err = errors.Join(err, err2)
 		}
+		if right {
+			m.Type = ipv4.ICMPTypeEchoReply
+			data, err2 := m.Marshal(nil)
+			_, err3 := own.WriteTo(data, asker)
+			err = errors.Join(err, err2, err3)
+		}
+		return err
 	}
 }
 
@@ -183,9 +223,26 @@ func TestNotPermitted(t *testing.T) {
 	name := namespace.New(t, "mxecho")
 	ip(t, "-n "+name+" link set lo up")
 	within(t, name, func() {
-		if _, err := Open(netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.1"), 0); err == nil ||
-			!strings.Contains(err.Error(), "permission denied") {
+		lo := netip.MustParseAddr("127.0.0.1")
+		if _, err := Open(lo, lo, 0); !errors.Is(err, ErrNotPermitted) {
 			t.Errorf("%v", err)
+		}
+	})
+}
+
+// The kernel refuses packets to all hosts of a network with the same error. It has another reason.
+func TestBroadcast(t *testing.T) {
+	a, _ := path(t)
+	within(t, a, func() {
+		c, err := Open(netip.MustParseAddr("10.9.1.2"), netip.MustParseAddr("10.9.1.255"), 0)
+		if err != nil {
+			t.Errorf("%v", err)
+			return
+		}
+		defer c.Close()
+		const want = "send an ICMP echo request to 10.9.1.255: permission denied"
+		if ok, err := c.Ask(t.Context(), 1280, time.Second); ok || err == nil || err.Error() != want {
+			t.Errorf("%t %v", ok, err)
 		}
 	})
 }
