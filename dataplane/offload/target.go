@@ -212,7 +212,7 @@ func (t *Target) followWays() {
 		if x.answered.verdict == unknown {
 			continue
 		}
-		if way := t.config.Way(x.answered.Address); way != x.way {
+		if way := t.config.Way(x.answered.Address); !way.Equal(x.way) {
 			x.way, x.due = way, t.soon()
 		}
 	}

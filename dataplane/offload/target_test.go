@@ -189,7 +189,7 @@ func TestRepair(t *testing.T) {
 	c.run(2 * settle)
 	c.expect("a good card", false, "received applied")
 	c.spoiled = true
-	c.ways[netip.MustParseAddr("10.0.0.2")] = route.Way{Hop: kernel.NextHop{Link: 3}}
+	c.ways[netip.MustParseAddr("10.0.0.2")] = route.Way{Hops: []kernel.NextHop{{Link: 3}}}
 	c.RoutesChanged()
 	c.run(0)
 	c.expect("it has time to settle", false, "received applied")

@@ -61,8 +61,13 @@ type Config struct {
 type Target struct {
 	config  Config
 	host    *hoststate.Host
+	own     map[model.Family]netip.Addr
+	at      map[nodeFamily]netip.Addr // of the nodes with a path
 	paths   map[netip.Addr]*path
-	stale   bool // ways may differ
+	fresh   []netip.Addr // of paths whose way was never determined
+	stale   bool         // all ways may differ
+	next    time.Time    // no path is due before
+	differs bool         // sizes may, from those that were passed on
 	passed  map[netip.Addr]int
 	limiter *rate.Limiter
 	ctx     context.Context
@@ -73,16 +78,31 @@ type Target struct {
 	results []result
 }
 
+type nodeFamily struct {
+	node   string
+	family model.Family
+}
+
 // path is the way to the address of another node.
 type path struct {
-	node  string // the first one by name, of several with one address
-	from  netip.Addr
-	way   route.Way
-	due   time.Time
-	mtu   int   // 0: not known
-	err   error // why the last measurement has no result
-	fails int   // in a row
-	since time.Time
+	nodes    []string // that have the address, sorted
+	from     netip.Addr
+	way      route.Way
+	due      time.Time
+	mtu      int       // 0: not known
+	measured route.Way // whose MTU it is
+	err      error     // why the last measurement has no result
+	fails    int       // in a row, on the present way
+	since    time.Time
+}
+
+// size is that of the largest packet that gets there, 0 if it is not known. The way may be another one than the
+// measured one.
+func (p *path) size() int {
+	if p.way.MTU == 0 {
+		return p.mtu
+	}
+	return min(p.mtu, p.way.MTU)
 }
 
 type result struct {
@@ -94,7 +114,8 @@ type result struct {
 
 // New makes a Target.
 func New(c Config) *Target {
-	t := &Target{config: c, paths: map[netip.Addr]*path{}, limiter: rate.NewLimiter(probesPerSecond, 1)}
+	t := &Target{config: c, own: map[model.Family]netip.Addr{}, at: map[nodeFamily]netip.Addr{},
+		paths: map[netip.Addr]*path{}, limiter: rate.NewLimiter(probesPerSecond, 1)}
 	t.ctx, t.close = context.WithCancel(context.Background())
 	return t
 }
@@ -108,28 +129,73 @@ func (*Target) Name() string { return "path-mtu" }
 // SetState follows the addresses of the nodes.
 func (t *Target) SetState(h *hoststate.Host) {
 	t.host = h
-	if t.config.Open == nil || h.PolicyOnly || !h.NodesChanged && !h.Concerned {
+	if t.config.Open == nil || h.PolicyOnly {
 		return
 	}
-	found := map[netip.Addr]string{}
 	for _, f := range []model.Family{model.IPv4, model.IPv6} {
 		own := h.BGPSpec().Address(f).Addr()
-		for name, a := range h.VTEPs(f).Addresses() {
-			if name == h.Node || a == own || !own.IsValid() || !askable(a) {
-				continue
+		switch {
+		case own != t.own[f] || h.VTEPsChanged && h.VTEPsOf == nil:
+			t.own[f] = own
+			t.followAll(f)
+		case h.VTEPsChanged:
+			for _, node := range h.VTEPsOf {
+				t.follow(nodeFamily{node, f})
 			}
-			if other, known := found[a]; !known || name < other {
-				found[a] = name
-			}
-			p := t.paths[a]
-			if p == nil {
-				p = &path{due: t.config.Now().Add(rand.N(settle)), since: t.config.Now()}
-				t.paths[a], t.stale = p, true
-			}
-			p.node, p.from = found[a], own
 		}
 	}
-	maps.DeleteFunc(t.paths, func(a netip.Addr, _ *path) bool { return found[a] == "" })
+}
+
+func (t *Target) followAll(f model.Family) {
+	for k := range t.at {
+		if k.family == f {
+			t.follow(k)
+		}
+	}
+	for node := range t.host.VTEPs(f).Nodes() {
+		t.follow(nodeFamily{node, f})
+	}
+}
+
+// follow takes over the address of a node.
+func (t *Target) follow(k nodeFamily) {
+	own, a := t.own[k.family], t.host.VTEPs(k.family).Address(k.node)
+	if k.node == t.host.Node || a == own || !own.IsValid() || !askable(a) {
+		a = netip.Addr{}
+	}
+	if was := t.at[k]; was != a {
+		t.leave(k, was)
+		t.join(k, a)
+	}
+	if p := t.paths[a]; p != nil {
+		p.from = own
+	}
+}
+
+func (t *Target) leave(k nodeFamily, a netip.Addr) {
+	delete(t.at, k)
+	p := t.paths[a]
+	if p == nil {
+		return
+	}
+	if p.nodes = slices.DeleteFunc(p.nodes, func(n string) bool { return n == k.node }); len(p.nodes) == 0 {
+		delete(t.paths, a)
+		t.differs = true
+	}
+}
+
+func (t *Target) join(k nodeFamily, a netip.Addr) {
+	if !a.IsValid() {
+		return
+	}
+	t.at[k] = a
+	p := t.paths[a]
+	if p == nil {
+		p = &path{due: t.config.Now().Add(rand.N(settle)), since: t.config.Now()}
+		t.paths[a], t.fresh = p, append(t.fresh, a)
+	}
+	i, _ := slices.BinarySearch(p.nodes, k.node)
+	p.nodes = slices.Insert(p.nodes, i, k.node)
 }
 
 // askable reports whether a host may be asked that is said to be a node: it is one host, somewhere else, and none that
@@ -147,6 +213,7 @@ func (t *Target) Resync() { t.RoutesChanged() }
 
 // Retry measures all paths again.
 func (t *Target) Retry() {
+	t.next = time.Time{}
 	for _, p := range t.paths {
 		p.due = t.config.Now()
 	}
@@ -155,16 +222,16 @@ func (t *Target) Retry() {
 // Flush takes over results, and begins to measure the paths whose time has come.
 func (t *Target) Flush() (steps, failures int, err error) {
 	t.takeResults()
-	if t.stale {
-		t.stale = false
-		t.followWays()
-	}
+	t.followWays()
 	t.pass()
-	if !t.busy {
+	if !t.busy && !t.config.Now().Before(t.next) {
 		t.begin()
 	}
 	return 0, 0, nil
 }
+
+// maxFails is after how many measurements without an answer a size is forgotten that is of another way.
+const maxFails = 2
 
 func (t *Target) takeResults() {
 	t.mu.Lock()
@@ -172,46 +239,71 @@ func (t *Target) takeResults() {
 	t.results = nil
 	t.mu.Unlock()
 	if list != nil {
-		t.busy = false
+		t.busy, t.next = false, time.Time{}
 	}
 	for _, r := range list {
 		p := t.paths[r.to]
-		if p == nil || p.way != r.way {
+		if p == nil || !p.way.Equal(r.way) {
 			continue // due again
 		}
 		now := t.config.Now()
-		if p.err = r.err; r.err != nil { // the last size stays
+		if p.err = r.err; r.err != nil { // the last size stays, if it is of this way
 			p.due = now.Add(min(retryFirst<<min(p.fails, 10), every))
 			p.fails++
+			if p.fails >= maxFails && p.mtu > 0 && !p.way.Equal(p.measured) {
+				p.mtu, p.since, t.differs = 0, now, true
+			}
 			continue
 		}
-		p.fails, p.due = 0, now.Add(every*9/10+rand.N(every/5))
+		p.fails, p.due, p.measured = 0, now.Add(every*9/10+rand.N(every/5)), r.way
 		if p.mtu != r.mtu {
-			p.mtu, p.since = r.mtu, now
+			p.mtu, p.since, t.differs = r.mtu, now, true
 		}
 	}
 }
 
-// followWays measures soon where the way is another one.
+// followWays determines the ways that may differ.
 func (t *Target) followWays() {
-	for a, p := range t.paths {
-		way := t.config.Way(a)
-		if way == p.way {
-			continue
+	if t.stale {
+		for a, p := range t.paths {
+			t.followWay(a, p)
 		}
-		if p.way != (route.Way{}) {
-			p.due = t.config.Now().Add(settle + rand.N(settle))
+	} else {
+		for _, a := range t.fresh {
+			if p := t.paths[a]; p != nil {
+				t.followWay(a, p)
+			}
 		}
-		p.way = way
+	}
+	t.stale, t.fresh = false, nil
+}
+
+// followWay measures soon if the way is another one.
+func (t *Target) followWay(a netip.Addr, p *path) {
+	way := t.config.Way(a)
+	if way.Equal(p.way) {
+		return
+	}
+	if at := t.config.Now().Add(settle + rand.N(settle)); p.way.MTU > 0 || p.due.After(at) {
+		p.due = at
+	}
+	p.way, p.fails = way, 0
+	t.differs = t.differs || p.mtu > 0
+	if p.due.Before(t.next) {
+		t.next = p.due
 	}
 }
 
 // pass passes on the sizes that are smaller than an interface takes, if they have changed.
 func (t *Target) pass() {
+	if !t.differs {
+		return
+	}
+	t.differs = false
 	list := map[netip.Addr]int{}
 	for a, p := range t.paths {
-		if p.mtu > 0 && p.mtu < p.way.Link {
-			list[a] = p.mtu
+		if size := p.size(); size > 0 && size < p.way.Link {
+			list[a] = size
 		}
 	}
 	if !maps.Equal(list, t.passed) {
@@ -228,9 +320,14 @@ func (t *Target) begin() {
 	}
 	var jobs []job
 	now := t.config.Now()
+	t.next = now.Add(every)
 	for a, p := range t.paths {
-		if p.way.MTU > 0 && !p.due.After(now) {
+		switch {
+		case p.way.MTU == 0:
+		case !p.due.After(now):
 			jobs = append(jobs, job{p.from, result{to: a, way: p.way}})
+		case p.due.Before(t.next):
+			t.next = p.due
 		}
 	}
 	if len(jobs) == 0 {
@@ -274,16 +371,10 @@ func (t *Target) ask(from, to netip.Addr, limit int) (int, error) {
 
 // Next returns how long the next measurement has time.
 func (t *Target) Next() time.Duration {
-	next := every
 	if t.busy {
-		return next // its end wakes the agent
+		return every // its end wakes the agent
 	}
-	for _, p := range t.paths {
-		if p.way.MTU > 0 {
-			next = min(next, p.due.Sub(t.config.Now()))
-		}
-	}
-	return max(next, time.Millisecond)
+	return max(t.next.Sub(t.config.Now()), time.Millisecond)
 }
 
 // Health implements dataplane.Target: a path is not this host's to repair.
@@ -320,15 +411,16 @@ func (t *Target) needs(a netip.Addr, w route.Way, path int) (n need) {
 
 // verdict returns why packets to a node do not all get there, empty if they do or it is not known.
 func (t *Target) verdict(a netip.Addr, p *path) string {
-	if p.mtu == 0 {
+	size := p.size()
+	if size == 0 {
 		return ""
 	}
-	n := t.needs(a, p.way, p.mtu)
-	if p.mtu >= n.size {
+	n := t.needs(a, p.way, size)
+	if size >= n.size {
 		return ""
 	}
 	return fmt.Sprintf("packets of up to %d bytes get there, and %s. Routes to it have a smaller MTU meanwhile. "+
-		"Have the network carry %d bytes, or %s", p.mtu, n.text, n.size, n.fix)
+		"Have the network carry %d bytes, or %s", size, n.text, n.size, n.fix)
 }
 
 // mostNotices bounds the nodes that have a notice of their own.
@@ -349,8 +441,8 @@ func (t *Target) Notices() (list []reconcile.Notice) {
 		case len(list) == mostNotices:
 			more++
 		default:
-			list = append(list, reconcile.Notice{Subject: fmt.Sprintf("path to node %s (%s)", p.node, a), Text: text,
-				Since: p.since})
+			list = append(list, reconcile.Notice{Subject: fmt.Sprintf("path to node %s (%s)", p.nodes[0], a),
+				Text: text, Since: p.since})
 		}
 	}
 	if more > 0 {
@@ -377,7 +469,7 @@ func (e UnableError) Unwrap() error { return e.Err }
 // addresses returns those of the paths, by the names of their nodes.
 func (t *Target) addresses() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(t.paths), func(a, b netip.Addr) int {
-		return cmp.Or(cmp.Compare(t.paths[a].node, t.paths[b].node), a.Compare(b))
+		return cmp.Or(cmp.Compare(t.paths[a].nodes[0], t.paths[b].nodes[0]), a.Compare(b))
 	})
 }
 
@@ -386,13 +478,13 @@ func (t *Target) Rows() []reconcile.Row {
 	var rows []reconcile.Row
 	for _, a := range t.addresses() {
 		p := t.paths[a]
-		r := reconcile.Row{Key: fmt.Sprintf("%s %s", p.node, a), Status: reconcile.Status{Phase: t.phase(a, p),
+		r := reconcile.Row{Key: fmt.Sprintf("%s %s", p.nodes[0], a), Status: reconcile.Status{Phase: t.phase(a, p),
 			Reason: t.verdict(a, p), Since: p.since}}
 		if p.way.MTU > 0 {
-			r.Desired = fmt.Sprint(t.needs(a, p.way, p.mtu).size)
+			r.Desired = fmt.Sprint(t.needs(a, p.way, p.size()).size)
 		}
 		if p.mtu > 0 {
-			r.Actual = fmt.Sprint(p.mtu)
+			r.Actual = fmt.Sprint(p.size())
 		}
 		if r.Reason == "" && p.err != nil {
 			r.Reason = p.err.Error()

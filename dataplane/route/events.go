@@ -22,9 +22,9 @@ func (t *Target) Handle(events []kernel.Event) {
 		case kernel.EventLinkGone:
 			t.linkGone(e.Link)
 		case kernel.EventAddress:
-			t.address(e.Address.Prefix.Addr(), +1)
+			t.address(e.Address, +1)
 		case kernel.EventAddressGone:
-			t.address(e.Address.Prefix.Addr(), -1)
+			t.address(e.Address, -1)
 		}
 	}
 }
@@ -173,7 +173,8 @@ func (t *Target) forgetForeign(gone func([]kernel.NextHop) bool) {
 	}
 }
 
-func (t *Target) address(a netip.Addr, change int) {
+func (t *Target) address(address kernel.Address, change int) {
+	a := address.Prefix.Addr()
 	before := t.rules.own[a] > 0
 	if change > 0 {
 		// Events repeat addresses whose flags change; counting is settled by the next reading.
@@ -182,7 +183,7 @@ func (t *Target) address(a netip.Addr, change int) {
 		delete(t.rules.own, a)
 	}
 	if before != (t.rules.own[a] > 0) {
-		t.changedLinks, t.changedUnderlay = true, true
+		t.linkChanged(address.Link)
 		t.decideAgain(netip.PrefixFrom(a, a.BitLen()))
 		if a == t.rules.config.workloadSource(a) {
 			t.decideWorkloadsAgain()

@@ -97,6 +97,9 @@ func (t *Target) followVTEPs(nodes []string) {
 			delete(t.endpoints, k)
 			if now := t.endpointOf(k); !now.equal(was) {
 				t.followVTEP(node, was, now)
+				if was.address != now.address {
+					t.changedNodes[k] = true
+				}
 				if !now.address.IsValid() { // the node is gone, or has none
 					delete(t.endpoints, k)
 				}
@@ -113,7 +116,6 @@ func (t *Target) followVTEP(node string, was, now endpoint) {
 		t.setTunnel(was.vtep.Tunnel, "")
 		t.setTunnel(now.vtep.Tunnel, node)
 	}
-	t.changedUnderlay = t.changedUnderlay || was.address != now.address
 	for p := range t.placedOn[node] {
 		t.setPlaced(p, remoteOf, node)
 		t.decideAgain(p)

@@ -68,6 +68,9 @@ type Target struct {
 
 	changedLinks    bool // something that next hops are resolved with
 	changedUnderlay bool // and it is not about a workload
+	changedNodes    map[endpointKey]bool
+	mtuTo           func(netip.Addr) int // of the way to another host, 0 for none
+	nodeMTUs        nodeMTUs
 	resync          resync
 	applied         int
 }
@@ -99,11 +102,13 @@ func New(k Kernel, now func() time.Time) *Target {
 		placed:          map[netip.Prefix]string{}, placedOn: map[string]map[netip.Prefix]bool{},
 		tunnels:   map[netip.Prefix]string{},
 		endpoints: map[endpointKey]endpoint{}, turned: map[netip.Prefix]modeChange{}, held: map[place]time.Time{},
+		changedNodes: map[endpointKey]bool{}, nodeMTUs: newNodeMTUs(),
 		rules: &rules{hops: map[netip.Addr]*hop{}, newcomers: map[int]time.Time{},
 			vteps: vtep.NewTable},
 	}
 	t.rules.setUnderlay(newUnderlay())
 	t.rules.workloadAt, t.rules.gatewayTo = t.workloadAt, t.gatewayTo
+	t.mtuTo = func(a netip.Addr) int { return t.rules.wayTo(a).MTU }
 	t.under = &kernelTarget{kernel: k, rules: t.rules}
 	t.table = newTable(t.under, now, reconcile.DefaultBackoff)
 	t.resync.want(now())
@@ -344,8 +349,7 @@ func (t *Target) Flush() (steps, failures int, err error) {
 		t.changedLinks = false
 		t.resolveAgain()
 	}
-	if t.changedUnderlay {
-		t.changedUnderlay = false
+	if t.changedUnderlay || len(t.changedNodes) > 0 {
 		t.publishUnderlay()
 	}
 	t.decideDirty()

@@ -3,6 +3,7 @@ package route
 import (
 	"maps"
 	"net/netip"
+	"slices"
 
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
@@ -21,13 +22,22 @@ func (t *Target) FollowRoutesOfOthers(changed func()) { t.waysChanged = changed 
 
 // publishUnderlay passes the network between the nodes on if it has changed.
 func (t *Target) publishUnderlay() {
-	if t.waysChanged != nil {
-		t.waysChanged()
+	if t.changedUnderlay {
+		t.countAllNodes()
+		if t.waysChanged != nil {
+			t.waysChanged()
+		}
+	} else {
+		for k := range t.changedNodes {
+			t.countNode(k)
+		}
 	}
+	t.changedUnderlay = false
+	clear(t.changedNodes)
 	if t.underlayChanged == nil {
 		return
 	}
-	now := hoststate.Underlay{MTU: t.rules.underlayMTU()}
+	now := hoststate.Underlay{MTU: t.underlayMTU()}
 	if now.MTU == 0 {
 		now.MTU = t.lastUnderlay.MTU // routes come back, and an MTU that flaps stays with the pods of the meantime
 	}
@@ -37,38 +47,85 @@ func (t *Target) publishUnderlay() {
 	}
 }
 
+// nodeMTUs has the MTUs of the ways to the other nodes, so that the change of one node costs the lookup of one way.
+type nodeMTUs struct {
+	of    map[endpointKey]int
+	nodes map[int]int // how many have an MTU
+}
+
+func newNodeMTUs() nodeMTUs { return nodeMTUs{of: map[endpointKey]int{}, nodes: map[int]int{}} }
+
+// set takes over the MTU of the way to a node; 0: there is none.
+func (m nodeMTUs) set(k endpointKey, mtu int) {
+	if old := m.of[k]; old > 0 {
+		if m.nodes[old]--; m.nodes[old] == 0 {
+			delete(m.nodes, old)
+		}
+	}
+	if delete(m.of, k); mtu > 0 {
+		m.of[k] = mtu
+		m.nodes[mtu]++
+	}
+}
+
+// smallest is 0 without a node.
+func (m nodeMTUs) smallest() (smallest int) {
+	for mtu := range m.nodes {
+		if smallest == 0 || mtu < smallest {
+			smallest = mtu
+		}
+	}
+	return smallest
+}
+
+func (t *Target) countAllNodes() {
+	t.nodeMTUs = newNodeMTUs()
+	for _, f := range []model.Family{model.IPv4, model.IPv6} {
+		for name := range t.rules.vteps(f).Addresses() {
+			t.countNode(endpointKey{name, f})
+		}
+	}
+}
+
+func (t *Target) countNode(k endpointKey) {
+	mtu := 0
+	if a := t.rules.vteps(k.family).Address(k.node); k.node != t.rules.node && !t.rules.own.Has(a) {
+		mtu = t.mtuTo(a)
+	}
+	t.nodeMTUs.set(k, mtu)
+}
+
 // leastUnderlay is the size of a packet below which a single Node does not lower the MTU of all: each host of IPv6
 // takes it (RFC 8200).
 const leastUnderlay = 1280
 
 // underlayMTU is hoststate.Underlay.MTU.
-func (r *rules) underlayMTU() int {
-	smallest := 0
-	count := func(a netip.Addr) {
-		if mtu := r.wayTo(a).MTU; mtu > 0 && (smallest == 0 || mtu < smallest) {
-			smallest = max(mtu, leastUnderlay)
-		}
-	}
-	for _, f := range []model.Family{model.IPv4, model.IPv6} {
-		for name, a := range r.vteps(f).Addresses() {
-			if name != r.node && !r.own.Has(a) {
-				count(a)
+func (t *Target) underlayMTU() int {
+	smallest := t.nodeMTUs.smallest()
+	if smallest == 0 {
+		for _, own := range []netip.Prefix{t.rules.config.Node4, t.rules.config.Node6} {
+			if mtu := t.mtuTo(own.Addr()); mtu > 0 && (smallest == 0 || mtu < smallest) {
+				smallest = mtu
 			}
 		}
 	}
 	if smallest == 0 {
-		count(r.config.Node4.Addr())
-		count(r.config.Node6.Addr())
+		return 0
 	}
-	return smallest
+	return max(smallest, leastUnderlay)
 }
 
 // Way is how this host's packets get to another one.
 type Way struct {
-	// Hop is the first one of the route.
-	Hop kernel.NextHop
+	// Hops are those that packets may take.
+	Hops []kernel.NextHop
 	// Link is the MTU of the interface, and MTU that of the route, which is not larger. Of several the smallest counts.
 	Link, MTU int
+}
+
+// Equal reports whether two ways do not differ.
+func (w Way) Equal(o Way) bool {
+	return w.Link == o.Link && w.MTU == o.MTU && slices.Equal(w.Hops, o.Hops)
 }
 
 // WayTo returns the way to another host with an address, without the routes of this node: the zero value if no route
@@ -98,9 +155,7 @@ func (r *rules) wayTo(a netip.Addr) (w Way) {
 		if !l.Up || overlay.IsDevice(l.Name) || r.isWorkload(h.Link) || l.Name == "lo" {
 			continue
 		}
-		if w.Link == 0 {
-			w.Hop = h
-		}
+		w.Hops = append(w.Hops, h)
 		if w.Link == 0 || l.MTU < w.Link {
 			w.Link = l.MTU
 		}

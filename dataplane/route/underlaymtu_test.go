@@ -1,6 +1,8 @@
 package route
 
 import (
+	"fmt"
+	"net/netip"
 	"testing"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
@@ -54,6 +56,9 @@ func TestUnderlayMTU(t *testing.T) {
 	link(5, "cali1", 1200)
 	link(77, "cali77", 1200)
 	route("10.244.1.77/32", 0, kernel.NextHop{Link: 77})
+	for _, e := range []kernel.EventType{kernel.EventAddress, kernel.EventAddressGone} {
+		w.Handle([]kernel.Event{{Type: e, Address: kernel.Address{Link: 77, Prefix: prefix("fe80::ecee/64")}}})
+	}
 	if _, _, _ = w.Flush(); ways > 0 || len(got) != published+1 {
 		t.Errorf("workloads come, and all nodes are looked at: %d, %v", ways, got)
 	}
@@ -72,4 +77,55 @@ func TestUnderlayMTU(t *testing.T) {
 	w.take()
 	link(uplink, "eth0", 1400)
 	want("without other nodes, the link of the own address", 1400)
+}
+
+// The MTU of one node of many costs one lookup, and that of a workload's interface none.
+func TestUnderlayMTUOfManyNodes(t *testing.T) {
+	const nodes = 1000
+	w := newVXLANWorld(v3.VXLANModeAlways)
+	node := func(i int, address string) {
+		name := fmt.Sprintf("node-%d", i)
+		w.node(name, address, "", "", "")
+		w.take(model.ResourceKey(model.KindNode, name))
+	}
+	for i := range nodes {
+		node(i, fmt.Sprintf("10.1.%d.%d/16", 1+i/250, 1+i%250))
+	}
+	for i, mtu := range map[int]int{2: 9000, 3: 1500} {
+		w.kernel.PutLink(kernel.Link{Index: i, Name: fmt.Sprintf("eth%d", i-2), MTU: mtu, Up: true})
+	}
+	var got hoststate.Underlay
+	w.FollowUnderlay(func(u hoststate.Underlay) { got = u })
+	lookup, lookups := w.mtuTo, 0
+	w.mtuTo = func(a netip.Addr) int {
+		lookups++
+		return lookup(a)
+	}
+	want := func(when string, n, mtu int) {
+		t.Helper()
+		lookups = 0
+		if _, _, _ = w.Flush(); lookups != n || got.MTU != mtu {
+			t.Errorf("%s: %d lookups, want %d; MTU %d, want %d", when, lookups, n, got.MTU, mtu)
+		}
+	}
+	want("at first", nodes+4, 9000) // with n2 and n3, each of which has two addresses
+	want("nothing", 0, 9000)
+	node(7, "10.3.0.7/24")
+	want("a node is behind another link", 1, 1500)
+	node(7, "10.3.0.7/24")
+	want("it is written again", 0, 1500)
+	node(7, "10.1.9.9/24")
+	want("it comes back", 1, 9000)
+	node(7, "10.3.0.7/24")
+	want("and again", 1, 1500)
+	delete(w.set, model.ResourceKey(model.KindNode, "node-7"))
+	w.take(model.ResourceKey(model.KindNode, "node-7"))
+	want("it goes", 1, 9000)
+	address := func(link int, p string) {
+		w.Handle([]kernel.Event{{Type: kernel.EventAddress, Address: kernel.Address{Link: link, Prefix: prefix(p)}}})
+	}
+	address(5, "fe80::ecee/64")
+	want("an address of a workload's interface", 0, 9000)
+	address(3, "10.3.0.6/24")
+	want("an address of the host", nodes+3, 9000)
 }
