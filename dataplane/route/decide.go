@@ -266,6 +266,9 @@ func (r *rules) throughPool(pool *ippool.Pool, ipv6 bool, learned []netip.Addr, 
 	if len(hops) == 0 {
 		return nil, note
 	}
+	if pool == nil { // it leads to other hosts than the next hop's pods
+		mtu = 0
+	}
 	route := &kernel.Route{Metric: metric, Protocol: kernel.ProtocolBIRD, Type: kernel.Unicast, MTU: mtu,
 		NextHops: hops}
 	if pool.Encapsulation() != ippool.Direct {

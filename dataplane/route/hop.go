@@ -75,10 +75,11 @@ func (r *rules) resolveWay(nh netip.Addr, device string) *way {
 	return w
 }
 
-// narrowed is way.mtu.
+// narrowed is way.mtu. Packets through a gateway of the host go on to others: its own path says nothing of theirs, also
+// if a Node has its address.
 func (r *rules) narrowed(nh netip.Addr, w *way) uint32 {
 	path := r.paths[nh]
-	if path == 0 {
+	if path == 0 || w.device == directly && r.isGateway(nh) {
 		return 0
 	}
 	mtu := overlay.InnerMTU(w.device, path)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/manxnet/manx/dataplane/hoststate"
 	"github.com/manxnet/manx/dataplane/kernel"
+	"github.com/manxnet/manx/dataplane/locrib"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -128,4 +129,59 @@ func TestUnderlayMTUOfManyNodes(t *testing.T) {
 	want("an address of a workload's interface", 0, 9000)
 	address(3, "10.3.0.6/24")
 	want("an address of the host", nodes+3, 9000)
+}
+
+// The size of what gets to a node is the MTU of the routes to its pods alone: not of those through a gateway that has
+// the address of a Node, nor of those to other networks.
+func TestPathOfANextHop(t *testing.T) {
+	w := newVXLANWorld(v3.VXLANModeCrossSubnet)
+	for i, name := range map[int]string{2: "eth0", 8: "vxlan.calico"} {
+		w.kernel.PutLink(kernel.Link{Index: i, Name: name, MTU: 1500, Up: true})
+	}
+	w.node("router", "10.1.0.1/24", "", "10.247.4.0", "")
+	w.node("tor", "10.1.0.2/24", "", "", "")
+	w.take()
+	w.place("10.247.4.0/26 router", "10.247.2.0/26 n2")
+	for p, nextHop := range map[string]string{"10.244.2.0/26": "10.1.0.6", "10.244.4.0/26": "10.1.0.1",
+		"10.244.5.0/26": "10.1.0.2", "192.0.2.0/24": "10.1.0.6", "10.244.6.0/26": "10.9.0.7"} {
+		w.Learn([]locrib.Route{learned(p, 1024, nextHop)})
+	}
+	mtus := func() map[string]uint32 {
+		_, _, _ = w.Flush()
+		all, err := w.kernel.ListRoutes(kernel.MainTable)
+		list := map[string]uint32{}
+		for _, r := range all {
+			if err == nil && r.Protocol != kernel.ProtocolKernel {
+				list[r.Dst.String()] = r.MTU
+			}
+		}
+		return list
+	}
+	w.SetPaths(map[netip.Addr]int{addr("10.1.0.6"): 1400, addr("10.1.0.1"): 1300, addr("10.1.0.2"): 1280,
+		addr("10.9.0.7"): 1450})
+	want := func(when string, want map[string]uint32) {
+		t.Helper()
+		got := mtus()
+		for p, mtu := range want {
+			if have, there := got[p]; !there || have != mtu {
+				t.Errorf("%s: %s has MTU %d (%t), want %d", when, p, have, there, mtu)
+			}
+		}
+	}
+	want("10.1.0.1 is a gateway", map[string]uint32{
+		"10.247.2.0/26": 1400, // in the subnet, without the overlay
+		"10.244.2.0/26": 1400,
+		"10.244.6.0/26": 1450, // through the gateway to another subnet
+		"10.244.4.0/26": 0,
+		"10.244.5.0/26": 1280,
+		"192.0.2.0/24":  0, // in no pool
+	})
+	r := kernel.Route{Dst: prefix("203.0.113.0/24"), Protocol: kernel.ProtocolStatic, Type: kernel.Unicast,
+		NextHops: []kernel.NextHop{{Gateway: addr("10.1.0.2"), Link: 2}}}
+	w.kernel.PutRoute(r)
+	w.Handle([]kernel.Event{{Type: kernel.EventRoute, Route: r}})
+	want("10.1.0.2 is one, too", map[string]uint32{"10.244.5.0/26": 0, "10.244.2.0/26": 1400})
+	w.kernel.DropRoute(r.Key())
+	w.Handle([]kernel.Event{{Type: kernel.EventRouteGone, Route: r}})
+	want("it is none any more", map[string]uint32{"10.244.5.0/26": 1280, "10.244.4.0/26": 0})
 }
