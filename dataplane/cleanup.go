@@ -13,8 +13,9 @@ import (
 
 // Cleanup removes from the host the objects that agents leave there when they end: all routes of protocols 12 and 80 in
 // the tables of a node, the limits of bandwidth, its own VXLAN and WireGuard devices with their rules and routes, the
-// addresses of its other devices, the entries of neighbours, and those for which the host answers. Workload interfaces
-// stay: they go with their workloads. It returns how many routes, limits, devices and addresses it removed.
+// addresses of its other devices, the entries of neighbours, and those for which the host answers. Nobody may open
+// sockets for ICMP echo again, if only the group of this process could. Workload interfaces stay: they go with
+// their workloads. It returns how many routes, limits, devices and addresses it removed.
 func Cleanup(k Kernel) (removed int, err error) {
 	return cleanup(k, route.OwnTables(), overlay.DeviceNames())
 }
@@ -74,7 +75,7 @@ func cleanup(k Kernel, tables []kernel.Table, devices []string) (removed int, er
 	for _, p := range proxies {
 		errs = append(errs, k.RemoveProxyNeighbour(p.Link, p.Address))
 	}
-	return removed, errors.Join(errs...)
+	return removed, errors.Join(append(errs, forbidEcho(k))...)
 }
 
 // deleteVXLAN deletes VXLAN devices, which would take packets from every host. Those of IPIP belong to the kernel.

@@ -3,8 +3,10 @@ package dataplane
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/manxnet/manx/dataplane/kernel"
@@ -34,15 +36,45 @@ func openEcho(k kernel.Sysctls, from, to netip.Addr, mark uint32) (pathmtu.Probe
 	return c, nil
 }
 
-// permitEcho changes the sysctl from the kernel's default, an empty range.
+// pingGroupRange is the sysctl of the groups that may open sockets for ICMP echo. The kernel's default is an empty
+// range.
+const pingGroupRange = "net/ipv4/ping_group_range"
+
+// permitEcho changes the sysctl from the kernel's default.
 func permitEcho(k kernel.Sysctls) error {
-	const name = "net/ipv4/ping_group_range"
-	have, err := k.Sysctl(name)
-	if err != nil {
+	first, last, err := pingGroups(k)
+	switch {
+	case err != nil:
+		return err
+	case first != "1" || last != "0":
+		return errors.New("another program has set " + pingGroupRange)
+	}
+	return k.SetSysctl(pingGroupRange, ownGroup()+" "+ownGroup())
+}
+
+// forbidEcho has the sysctl the kernel's default again if it names the group of this process alone. It stays where no
+// variable can be set.
+func forbidEcho(k kernel.Sysctls) error {
+	first, last, err := pingGroups(k)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil || first != ownGroup() || last != ownGroup():
 		return err
 	}
-	if r := strings.Fields(have); len(r) != 2 || r[0] != "1" || r[1] != "0" {
-		return errors.New("another program has set " + name)
+	if err = k.SetSysctl(pingGroupRange, "1 0"); errors.As(err, new(*kernel.ReadOnlyError)) {
+		return nil
 	}
-	return k.SetSysctl(name, fmt.Sprintf("%d %[1]d", os.Getegid()))
+	return err
+}
+
+func ownGroup() string { return strconv.Itoa(os.Getegid()) }
+
+// pingGroups returns the first and the last group of the sysctl.
+func pingGroups(k kernel.Sysctls) (first, last string, err error) {
+	have, err := k.Sysctl(pingGroupRange)
+	if r := strings.Fields(have); len(r) == 2 {
+		return r[0], r[1], err
+	}
+	return "", "", err
 }

@@ -108,14 +108,13 @@ func TestRoutesHaveTheMTUOfThePath(t *testing.T) {
 }
 
 // Where the kernel's default permits no echo sockets, this process's group alone may open them afterwards. What an
-// administrator has set stays, and the error names it.
+// administrator has set stays, and the error names it. The end of Manx on the host undoes it.
 func TestEchoIsPermitted(t *testing.T) {
-	const name = "net/ipv4/ping_group_range"
-	for _, c := range []struct{ before, after, err string }{
-		{"1\t0", fmt.Sprintf("%d\t%[1]d", os.Getegid()), ""},
-		{"0\t2147483647", "0\t2147483647", ""},
-		{"70000\t70001", "70000\t70001", "what gets to the other nodes cannot be measured: the group 0 of manxd is " +
-			"not in the range of the sysctl net.ipv4.ping_group_range"},
+	for _, c := range []struct{ before, after, left, err string }{
+		{"1\t0", fmt.Sprintf("%d\t%[1]d", os.Getegid()), "1\t0", ""},
+		{"0\t2147483647", "0\t2147483647", "0\t2147483647", ""},
+		{"70000\t70001", "70000\t70001", "70000\t70001", "what gets to the other nodes cannot be measured: the group " +
+			"0 of manxd is not in the range of the sysctl net.ipv4.ping_group_range"},
 	} {
 		ns := namespace.New(t, "manxagent")
 		run(t, "ip", "-n", ns, "link", "set", "lo", "up")
@@ -124,7 +123,7 @@ func TestEchoIsPermitted(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = k.Close() })
-		if err := k.SetSysctl(name, c.before); err != nil {
+		if err := k.SetSysctl(pingGroupRange, c.before); err != nil {
 			t.Fatal(err)
 		}
 		done := make(chan error)
@@ -147,10 +146,26 @@ func TestEchoIsPermitted(t *testing.T) {
 		if err := <-done; err != nil {
 			got = err.Error()
 		}
-		after, err := k.Sysctl(name)
+		after, err := k.Sysctl(pingGroupRange)
 		if after != c.after || got != c.err || err != nil {
 			t.Errorf("%q: %q %q %v, want %q %q", c.before, after, got, err, c.after, c.err)
 		}
+		if _, err := Cleanup(KernelOf(k)); err != nil {
+			t.Errorf("%q: %v", c.before, err)
+		}
+		if left, err := k.Sysctl(pingGroupRange); left != c.left || err != nil {
+			t.Errorf("%q: %q %v is left, want %q", c.before, left, err, c.left)
+		}
+	}
+	readOnly := kerneltest.New()
+	own := fmt.Sprintf("%d\t%[1]d", os.Getegid())
+	readOnly.PutSysctl(pingGroupRange, own)
+	readOnly.Fail("SetSysctl", 1, &kernel.ReadOnlyError{Dir: kernel.DefaultProcSysNet})
+	if _, err := Cleanup(readOnly); err != nil {
+		t.Errorf("a container without the folder: %v", err)
+	}
+	if have, err := readOnly.Sysctl(pingGroupRange); have != own || err != nil || readOnly.Calls("SetSysctl") != 1 {
+		t.Errorf("%q %v after %d calls", have, err, readOnly.Calls("SetSysctl"))
 	}
 	refused := kerneltest.New()
 	if err := permitEcho(refused); err == nil || errors.Is(err, os.ErrPermission) {
