@@ -84,6 +84,16 @@ func TestMTUFollowsTheUnderlay(t *testing.T) {
 	if list := h.notices(); !slices.Contains(list, want) {
 		t.Errorf("notices: %q", list)
 	}
+	h.agent.set(h.felix(func(f *model.FelixConfigurationSpec) {
+		f.VXLANMTU, f.MTUIfacePattern = new(1300), "^eth9"
+	}))
+	h.wait("and one that does not fit the interfaces of a pattern", "1300", "1300")
+	const ofPattern = "device vxlan.calico: its MTU is 1300, so its packets have up to 1350 bytes with their " +
+		"headers, and the interfaces that match mtuIfacePattern take 1300: larger packets are fragmented, and lost " +
+		"where fragments are dropped. Set vxlanMTU to 1250 at most, or to 0"
+	if list := h.notices(); !slices.Contains(list, ofPattern) {
+		t.Errorf("notices: %q", list)
+	}
 	h.agent.set(vxlanCluster(4096))
 	h.wait("without settings", "8950", "8950")
 	if list := h.notices(); len(list) > 0 {

@@ -110,7 +110,7 @@ func (t *Target) Handle(events []kernel.Event) {
 
 // Desired implements driver.Objects: of a device that does not exist yet, that it shall.
 func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[key]value {
-	host := h.UplinkMTU(links)
+	host, source := h.UplinkMTU(links)
 	want := map[key]value{}
 	list := t.devices(h)
 	t.setUnneeded(h)
@@ -123,7 +123,7 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 	t.tooLarge = nil
 	t.last = list
 	for _, d := range list {
-		t.noteTooLarge(d, host, before)
+		t.noteTooLarge(d, d.TooLarge(host, source), before)
 		if _, there := links[d.Name]; d.Leaving && !there {
 			continue
 		}
@@ -156,9 +156,9 @@ func (t *Target) Devices() (list []overlay.Device) {
 	return list
 }
 
-// noteTooLarge has a notice of a device whose packets do not fit the host. Those before may have it already.
-func (t *Target) noteTooLarge(d overlay.Device, host int, before []reconcile.Notice) {
-	text := d.TooLarge(host)
+// noteTooLarge has a notice of a device whose packets do not fit the host, as the text says, if any. Those before may
+// have it already.
+func (t *Target) noteTooLarge(d overlay.Device, text string, before []reconcile.Notice) {
 	if text == "" {
 		return
 	}

@@ -1,6 +1,7 @@
 package hoststate
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 
@@ -42,32 +43,31 @@ type Underlay struct {
 // UplinkMTU is the size of the largest packet that this host sends to every other node, in bytes; 0: it is not known
 // yet. Where FelixConfiguration has mtuIfacePattern, it is the smallest MTU of the interfaces that are up and have such
 // a name, as in Calico. Else it is that of the underlay, or of the interfaces that look like uplinks if no route leads
-// to the nodes.
-func (h *Host) UplinkMTU(links map[string]kernel.Link) int {
+// to the nodes. source is the begin of a sentence that ends with the size, and says where it comes from.
+func (h *Host) UplinkMTU(links map[string]kernel.Link) (mtu int, source string) {
 	if text := h.Felix.MTUIfacePattern; text != "" {
 		if re, err := regexp.Compile(text); err == nil {
-			return smallestMTU(links, re)
+			return smallestMTU(links, re, "that match mtuIfacePattern")
 		}
 	}
 	switch {
 	case h.Underlay.MTU > 0:
-		return h.Underlay.MTU
+		return h.Underlay.MTU, "the links and routes to other nodes take"
 	case h.Underlay.Unread:
-		return 0
+		return 0, ""
 	}
-	return smallestMTU(links, defaultUplinks)
+	return smallestMTU(links, defaultUplinks, "that look like uplinks")
 }
 
-// smallestMTU is that of the interfaces that are up and whose name matches.
-func smallestMTU(links map[string]kernel.Link, pattern *regexp.Regexp) int {
-	mtu := 0
+// smallestMTU is that of the interfaces that are up and whose name matches, with the source of UplinkMTU.
+func smallestMTU(links map[string]kernel.Link, pattern *regexp.Regexp, which string) (mtu int, source string) {
 	for _, l := range links {
 		if l.Up && pattern.MatchString(l.Name) && (mtu == 0 || l.MTU < mtu) {
 			mtu = l.MTU
 		}
 	}
 	if mtu == 0 {
-		return fallbackMTU
+		return fallbackMTU, fmt.Sprintf("no interfaces %s are up, so that the MTU of the host counts as", which)
 	}
-	return mtu
+	return mtu, fmt.Sprintf("the interfaces %s take", which)
 }

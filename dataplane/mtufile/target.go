@@ -41,7 +41,7 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[pa
 	if t.path == "" {
 		return nil
 	}
-	host := h.UplinkMTU(links)
+	host, _ := h.UplinkMTU(links)
 	if host == 0 {
 		return nil // not known yet; the file of an earlier run stays
 	}

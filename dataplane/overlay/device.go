@@ -95,8 +95,9 @@ func InnerMTU(device string, path int) int {
 	return path
 }
 
-// TooLarge returns why the packets of the device do not fit a host with an MTU, empty if they do.
-func (d Device) TooLarge(host int) string {
+// TooLarge returns why the packets of the device do not fit a host with an MTU, empty if they do. source is the begin
+// of a sentence that ends with that MTU, such as "the links and routes to other nodes take".
+func (d Device) TooLarge(host int, source string) string {
 	mtu := d.MTUOn(host)
 	if host == 0 || mtu+d.Overhead <= host {
 		return ""
@@ -105,9 +106,8 @@ func (d Device) TooLarge(host int) string {
 	if d.MTU == 0 {
 		fix = fmt.Sprintf("Raise the MTU of the network between the nodes to %d", mtu+d.Overhead)
 	}
-	return fmt.Sprintf("its MTU is %d, so its packets have up to %d bytes with their headers, and the links and "+
-		"routes to other nodes take %d: larger packets are fragmented, and lost where fragments are dropped. %s",
-		mtu, mtu+d.Overhead, host, fix)
+	return fmt.Sprintf("its MTU is %d, so its packets have up to %d bytes with their headers, and %s %d: larger "+
+		"packets are fragmented, and lost where fragments are dropped. %s", mtu, mtu+d.Overhead, source, host, fix)
 }
 
 // PodMTU returns the MTU of workloads on a host with an MTU: packets of any size fit every overlay that the node has,

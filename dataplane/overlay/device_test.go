@@ -152,7 +152,7 @@ func TestTooLarge(t *testing.T) {
 			"bytes with their headers, and the links and routes to other nodes take 1300: larger packets are " +
 			"fragmented, and lost where fragments are dropped. Raise the MTU of the network between the nodes to 1350"},
 	} {
-		if got := c.device.TooLarge(c.host); got != c.want {
+		if got := c.device.TooLarge(c.host, "the links and routes to other nodes take"); got != c.want {
 			t.Errorf("%+v on %d: %q, want %q", c.device, c.host, got, c.want)
 		}
 	}
