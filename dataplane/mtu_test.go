@@ -1,7 +1,9 @@
 package dataplane
 
 import (
+	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -10,7 +12,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/manxnet/manx/dataplane/route"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/namespace"
 )
 
 // mtuHost is node-1 of a VXLAN cluster with its file of the MTU.
@@ -122,5 +126,55 @@ func TestMTUStaysAtAStart(t *testing.T) {
 	after, err := os.Stat(h.file)
 	if err != nil || !os.SameFile(before, after) {
 		t.Errorf("the file was written: %v", err)
+	}
+}
+
+// When the MTU shrinks, the interface of a pod that runs stays as it is, at both ends: the pod hears the new size from
+// its node by ICMP, and sends packets that fit.
+func TestAPodFollowsASmallerMTU(t *testing.T) {
+	h := newMTUHost(t)
+	pod := namespace.New(t, "manxagent")
+	inPod := func(args string) string { return run(t, append([]string{"ip", "-n", pod}, strings.Fields(args)...)...) }
+	h.ip("link add cali1 mtu 1450 type veth peer name eth0 mtu 1450 netns " + pod)
+	h.ip("link set cali1 address ee:ee:ee:ee:ee:ee up")
+	inPod("link set eth0 up")
+	inPod("addr add 10.245.1.9/32 dev eth0")
+	inPod("route add 169.254.1.1 dev eth0 scope link")
+	inPod("route add default via 169.254.1.1")
+	inPod("neigh add 169.254.1.1 lladdr ee:ee:ee:ee:ee:ee dev eth0")
+	start(t, h.agent)
+	set := vxlanCluster(4096)
+	w := endpointObject("w", "node-1", "cali1", "10.245.1.9/32")
+	set[w.Key] = w
+	h.agent.set(set)
+	h.agent.Place([]route.Place{{Prefix: netip.MustParsePrefix("10.245.2.0/26"), Node: "node-2"}}, true)
+	h.agent.synced(true, true)
+	h.wait("at first", "1450", "1450")
+	large := func() string { // IP packets of 1450 bytes that nobody may fragment
+		out, _ := exec.Command("ip", "netns", "exec", pod, "ping", "-M", "do", "-c", "1", "-W", "1", "-s", "1422",
+			"10.245.2.9").CombinedOutput()
+		return string(out)
+	}
+	for deadline := time.Now().Add(15 * time.Second); !strings.Contains(h.ip("route"), "10.245.1.9 dev cali1") ||
+		!strings.Contains(h.ip("route"), "10.245.2.0/26 via 10.245.2.1"); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal(h.ip("route"))
+		}
+	}
+	if out := large(); strings.Contains(out, "mtu") {
+		t.Errorf("packets that fit: %s", out)
+	}
+	h.ip("link set eth0 mtu 1400")
+	h.wait("a smaller uplink", "1350", "1350")
+	if out := large(); !strings.Contains(out, "mtu = 1350") {
+		t.Errorf("packets that are too large: %s", out)
+	}
+	if out := inPod("route get 10.245.2.9"); !strings.Contains(out, " mtu 1350") {
+		t.Errorf("the pod's route is %s", out)
+	}
+	for _, link := range []string{h.ip("link show cali1"), inPod("link show eth0")} {
+		if !strings.Contains(link, " mtu 1450 ") {
+			t.Errorf("the pod's interface is %s", link)
+		}
 	}
 }
