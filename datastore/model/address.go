@@ -40,8 +40,8 @@ func (n *Node) Addresses() []netip.Addr {
 	return list
 }
 
-// HostAddress returns the address of a family to which other nodes send what is for the node itself: that of BGP, else
-// its first internal one, else its first external one, as Calico does; invalid if it has none. n may be nil.
+// HostAddress returns the node's own address of a family. As in Calico, it is the address for BGP, else the first
+// InternalIP, else the first ExternalIP. The result is invalid if the node has none, or n is nil.
 func (n *Node) HostAddress(f Family) netip.Addr {
 	if n == nil {
 		return netip.Addr{}
