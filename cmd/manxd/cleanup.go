@@ -25,23 +25,28 @@ const calicoFlag = "calico-node"
 // clusterFlag selects what Manx leaves in the cluster's objects.
 const clusterFlag = "cluster"
 
+// cleanupHelp is the long help of the command.
+var cleanupHelp = `cleanup removes the tables inet manx and arp manx, the routes of protocols 12 and 80 from the main
+tables, the limits of bandwidth, the node's devices for VXLAN and WireGuard, and the addresses of its others
+(` + strings.Join(overlay.DeviceNames(), ", ") + `), the status files of endpoints, and the state and passwords that
+were kept for the next start, for a host that is no longer a Manx node. net.ipv4.ping_group_range gets the kernel's
+default if manxd has set it. It fails while manxd runs. Interfaces of workloads are removed with their workloads. While
+the BGP daemon of a calico-node runs on this host, it removes the table inet manx and the kept state and passwords
+alone: the rest is calico-node's now.
+
+With --cluster, cleanup changes nothing on this host. It removes the finalizers that the controllers have given to the
+pools and tiers of a Kubernetes cluster; without that, kubectl waits forever when it deletes a pool or a tier. End every
+manxd and "manxd controllers" of the cluster first, since the next one that leads gives the finalizers again. The
+command waits for their pods, and leaves the finalizers to calico-kube-controllers that have a Deployment. It does not
+see a manxd outside of a pod. --node-name is the name of the command in the election.`
+
 func cleanupCommand(o *options) *cobra.Command {
 	wait, cluster, calico := false, false, ""
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove the routes, addresses and rules that manxd leaves in the kernel",
-		Long: `cleanup removes the table inet manx, the routes of protocols 12 and 80 from the main tables, the limits of bandwidth,
-the node's devices for VXLAN and WireGuard, and the addresses of its others (` + strings.Join(overlay.DeviceNames(), ", ") + `),
-the status files of endpoints, and the state and passwords that were kept for the next start, for a host that is no
-longer a Manx node. It fails while manxd runs. Interfaces of workloads are removed with their workloads. While the BGP
-daemon of a calico-node runs on this host, it removes the table and what was kept alone: the rest is calico-node's now.
-
-With --cluster, cleanup changes nothing on this host. It removes the finalizers that the controllers have given to the
-pools and tiers of a Kubernetes cluster; without that, kubectl waits forever when it deletes a pool or a tier. End every
-manxd and "manxd controllers" of the cluster first, since the next one that leads gives the finalizers again. The command
-waits for their pods, and leaves the finalizers to calico-kube-controllers that have a Deployment. It does not see a
-manxd outside of a pod. --node-name is the name of the command in the election.`,
-		Args: cobra.NoArgs,
+		Long:  cleanupHelp,
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cluster {
 				return leaveCluster(cmd.Context(), *o)
