@@ -3,6 +3,7 @@ package route
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/manxnet/manx/dataplane/kernel"
 )
@@ -25,7 +26,20 @@ func (t *Target) Handle(events []kernel.Event) {
 			t.address(e.Address, +1)
 		case kernel.EventAddressGone:
 			t.address(e.Address, -1)
+			t.compareAfter(e.Address)
 		}
+	}
+}
+
+// flushDelay is a delay after the event of an address that has gone: the kernel removes routes after it has sent the
+// event.
+const flushDelay = 20 * time.Millisecond
+
+// compareAfter schedules a comparison after an address has gone. Without events, the kernel removes the IPv4 routes of
+// an interface with its last address, and the routes whose source is the address.
+func (t *Target) compareAfter(gone kernel.Address) {
+	if gone.Prefix.Addr().Is4() && !t.rules.isWorkload(gone.Link) {
+		t.resync.want(t.now().Add(flushDelay))
 	}
 }
 

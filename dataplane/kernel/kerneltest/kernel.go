@@ -403,6 +403,11 @@ func (f *Kernel) DeleteAddress(a kernel.Address) error {
 		return err
 	}
 	f.addresses = slices.DeleteFunc(f.addresses, func(have kernel.Address) bool { return have == a })
+	if !slices.ContainsFunc(f.addresses, func(have kernel.Address) bool {
+		return have.Link == a.Link && have.Prefix.Addr().Is4()
+	}) {
+		f.flush4(a.Link)
+	}
 	f.logf("remove address %s", a.Prefix)
 	f.mu.Unlock()
 	f.notify(kernel.Event{Type: kernel.EventAddressGone, Address: a})

@@ -78,6 +78,17 @@ func (f *Kernel) flush(link int) {
 	}
 }
 
+// flush4 removes the IPv4 routes of an interface that has no IPv4 address any more. In the kernel, too, this has no
+// event.
+func (f *Kernel) flush4(link int) {
+	through := func(h kernel.NextHop) bool { return h.Link == link }
+	for k, r := range f.routes {
+		if k.Dst.Addr().Is4() && slices.ContainsFunc(r.NextHops, through) {
+			delete(f.routes, k)
+		}
+	}
+}
+
 // PutAddress adds an address to an interface, without the route to its subnet.
 func (f *Kernel) PutAddress(a kernel.Address) {
 	f.mu.Lock()

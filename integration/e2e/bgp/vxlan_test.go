@@ -102,6 +102,7 @@ func TestVXLAN(t *testing.T) {
 	t.Run("entries are put back", v.testEntries)
 	t.Run("the daemon is killed", v.testKilled)
 	t.Run("the device is deleted", v.testDeviceGone)
+	t.Run("addresses go", v.testAddressesGo)
 	t.Run("a borrowed address", v.testBorrowed)
 	t.Run("modes change under traffic", v.testModes)
 	t.Run("a node goes", v.testNodeGone)
@@ -169,6 +170,19 @@ func (v *vxlan) testDeviceGone(t *testing.T) {
 		_, err := v.n1.Run("ip", "link", "del", device)
 		must(t, err)
 	}
+	v.reaches(t)
+}
+
+// testAddressesGo removes all addresses of the device, and then of the uplink, and puts the latter back at once, as a
+// DHCP client does: the kernel removes all IPv4 routes of these interfaces without an event.
+func (v *vxlan) testAddressesGo(t *testing.T) {
+	_, err := v.n1.Run("ip", "address", "flush", "dev", "vxlan.calico")
+	must(t, err)
+	v.device(t, v.n1, v.pods[v.n3].IP4(), "vxlan.calico")
+	own := v.n1.IP4.String() + "/24"
+	_, err = v.n1.Run("sh", "-ec", "ip address del "+own+" dev eth0; ip address add "+own+" dev eth0; "+
+		"ip route add default via "+v.n1.Gateway())
+	must(t, err)
 	v.reaches(t)
 }
 
