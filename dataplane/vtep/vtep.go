@@ -42,7 +42,7 @@ func Of(node string, n *model.Node, f model.Family) (VTEP, error) {
 		return VTEP{}, fmt.Errorf("node %s has published its own address %s as that of %s", node, v.Address, device)
 	case field != "":
 		mac, err := net.ParseMAC(field)
-		if err != nil || len(mac) != 6 || mac[0]&1 != 0 {
+		if err != nil || len(mac) != 6 || mac[0]&1 != 0 || [6]byte(mac) == [6]byte{} {
 			return VTEP{}, fmt.Errorf("node %s has published %q as the hardware address of %s, which is none of an "+
 				"interface", node, field, device)
 		}

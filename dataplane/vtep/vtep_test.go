@@ -58,6 +58,7 @@ func TestOf(t *testing.T) {
 		{"a link-local address", node("169.254.1.1/16", "10.244.1.1"), model.IPv4,
 			"169.254.1.1 10.244.1.1 66:f9:37:c3:7e:94"},
 		{"a group's hardware address", withMAC("01:00:5e:00:00:01"), model.IPv4, "which is none of an interface"},
+		{"none", withMAC("00:00:00:00:00:00"), model.IPv4, "which is none of an interface"},
 		{"nonsense", withMAC("x"), model.IPv4, "which is none of an interface"},
 		{"InfiniBand", withMAC("00:00:00:00:fe:80:00:00:00:00:00:00:02:00:5e:10:00:00:00:01"), model.IPv4,
 			"which is none of an interface"},
