@@ -21,10 +21,10 @@ func TestSpoiledChecksums(t *testing.T) {
 	must(t, v.transfer(far))
 	eventually(t, func() error { return v.checksums("applied") })
 	v.spoil(t)
+	eventually(t, func() error { return lab.Ping(v.pods[v.n1].Namespace, far.IP4()) }) // the cable is plugged in again
 	if err := v.transfer(far); err == nil {
 		t.Fatal("the card spoils checksums, and a transfer arrives")
 	}
-	must(t, lab.Ping(v.pods[v.n1].Namespace, far.IP4()))
 	_, err := v.n1.Manxctl("retry") // or wait an hour
 	must(t, err)
 	eventually(t, func() error { return v.checksums("blocked") })
