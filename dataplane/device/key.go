@@ -43,6 +43,9 @@ func (k key) String() string {
 type value struct {
 	Text  string
 	VXLAN kernel.VXLAN // of a VXLAN device
+	// Index is that of the interface, 0 for the kind exists: a new one of the name has none of the properties of the
+	// former, and no other program took them away.
+	Index int
 }
 
 // String is for people.

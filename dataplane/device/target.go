@@ -29,6 +29,7 @@ type Target struct {
 	families map[string]model.Family // of the addresses on devices that are this node's own
 	missing  map[string]error        // devices that the kernel cannot make
 	last     []overlay.Device        // those that are desired
+	kept     map[string]bool         // those of overlay.Device.Kept
 	tooLarge []reconcile.Notice      // see overlay.Device.TooLarge
 	log      *zap.Logger
 	changed  func(kernel.Link) // may be nil
@@ -120,26 +121,28 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 		}
 	}
 	before := t.tooLarge
-	t.tooLarge = nil
-	t.last = list
+	t.tooLarge, t.last, t.kept = nil, list, map[string]bool{}
 	for _, d := range list {
 		t.noteTooLarge(d, d.TooLarge(host, source), before)
-		if _, there := links[d.Name]; d.Leaving && !there {
+		if _, there := links[d.Name]; (d.Leaving || d.Kept) && !there {
 			continue
 		}
-		want[key{Kind: exists, Device: d.Name}] = value{Text: d.Kind, VXLAN: vxlanOf(d)}
-		if _, there := links[d.Name]; !there {
+		if t.kept[d.Name] = d.Kept; !d.Kept {
+			want[key{Kind: exists, Device: d.Name}] = value{Text: d.Kind, VXLAN: vxlanOf(d)}
+		}
+		l, there := links[d.Name]
+		if !there {
 			continue
 		}
 		if n := d.MTUOn(host); n > 0 { // else it is not known yet
-			want[key{Kind: mtu, Device: d.Name}] = value{Text: strconv.Itoa(n)}
+			want[key{Kind: mtu, Device: d.Name}] = value{Text: strconv.Itoa(n), Index: l.Index}
 		}
-		want[key{Kind: up, Device: d.Name}] = value{Text: "up"}
+		want[key{Kind: up, Device: d.Name}] = value{Text: "up", Index: l.Index}
 		if text := t.wantedChecksum(h, d); text != "" {
-			want[key{Kind: txChecksum, Device: d.Name}] = value{Text: text}
+			want[key{Kind: txChecksum, Device: d.Name}] = value{Text: text, Index: l.Index}
 		}
 		for _, a := range d.Addresses {
-			want[key{Kind: address, Device: d.Name, Address: a}] = value{}
+			want[key{Kind: address, Device: d.Name, Address: a}] = value{Text: a.String(), Index: l.Index}
 		}
 	}
 	return want
@@ -188,15 +191,15 @@ func (t *Target) List() (map[key]value, error) {
 		case k.Kind == exists:
 			have[k] = value{Text: l.Kind, VXLAN: l.VXLAN}
 		case k.Kind == mtu:
-			have[k] = value{Text: strconv.Itoa(l.MTU)}
+			have[k] = value{Text: strconv.Itoa(l.MTU), Index: l.Index}
 		case k.Kind == up && l.Up:
-			have[k] = value{Text: "up"}
+			have[k] = value{Text: "up", Index: l.Index}
 		case k.Kind == txChecksum:
 			on, err := t.kernel.TxChecksum(l.Name)
 			if err != nil {
 				return nil, err
 			}
-			have[k] = value{Text: onOff(on)}
+			have[k] = value{Text: onOff(on), Index: l.Index}
 			if on {
 				delete(t.restore, l.Name)
 			}
@@ -215,8 +218,8 @@ func (t *Target) List() (map[key]value, error) {
 		return nil, err
 	}
 	for _, a := range addresses {
-		if name, ok := own[a.Link]; ok && t.decides(name, a.Prefix.Addr()) {
-			have[key{Kind: address, Device: name, Address: a.Prefix}] = value{}
+		if name, ok := own[a.Link]; ok && !t.kept[name] && t.decides(name, a.Prefix.Addr()) {
+			have[key{Kind: address, Device: name, Address: a.Prefix}] = value{Text: a.Prefix.String(), Index: a.Link}
 		}
 	}
 	return have, nil
@@ -255,7 +258,7 @@ func (t *Target) apply(s reconcile.Step[key, value]) error {
 		switch {
 		case s.Key.Kind == exists && t.unneeded[s.Key.Device] && l.Index != 0:
 			return t.deleteDevice(l)
-		case s.Key.Kind != address || l.Index == 0:
+		case s.Key.Kind != address || l.Index == 0 || t.kept[s.Key.Device]:
 			return nil // the device stays as it is
 		}
 		return t.kernel.DeleteAddress(kernel.Address{Link: l.Index, Prefix: s.Key.Address})

@@ -187,3 +187,78 @@ func TestVXLANDevice(t *testing.T) {
 		t.Errorf("notices are %+v", n)
 	}
 }
+
+func vxlanWith(vni uint32) *overlay.VXLAN {
+	return &overlay.VXLAN{VNI: vni, Port: 4789, Local: netip.MustParseAddr("10.1.0.5"), MAC: "66:00:00:00:00:01"}
+}
+
+// A kept device stays as it is, with its addresses, also in a new run; a missing one is not made.
+func TestKeptDevice(t *testing.T) {
+	f := testKernel()
+	kept := overlay.Device{Name: "overlay.test", Kind: kernel.KindVXLAN, MTU: 1450, Kept: true}
+	target := newTestTarget(f)
+	flush := func(want ...string) {
+		t.Helper()
+		f.Log()
+		if _, failures, err := target.Flush(); err != nil || failures > 0 {
+			t.Error(failures, err, target.Rows())
+		}
+		if log := f.Log(); !slices.Equal(log, want) {
+			t.Errorf("%q, want %q", log, want)
+		}
+	}
+	target.configure(kept)
+	flush()
+	sound := kept
+	sound.Kept, sound.Addresses = false, prefixes("10.245.1.1/32")
+	sound.VXLAN = vxlanWith(4096)
+	target.configure(sound)
+	flush("create overlay.test", "SetMTU overlay.test", "add address 10.245.1.1/32", "SetUp overlay.test")
+	target.configure(kept)
+	flush()
+	target = newTestTarget(f)
+	target.configure(kept)
+	flush()
+	target.Resync()
+	flush()
+	if list, _ := target.Repairs(); len(list) > 0 {
+		t.Errorf("repaired %v", list)
+	}
+	target.configure()
+	target.Resync()
+	flush("remove address 10.245.1.1/32")
+}
+
+// A device that is made again has no address of the former; no other program took it away. One that another program
+// does take away is named.
+func TestRepairsOfAddresses(t *testing.T) {
+	f := testKernel()
+	target := newTestTarget(f)
+	device := func(vni uint32) overlay.Device {
+		return overlay.Device{Name: "overlay.test", Kind: kernel.KindVXLAN, Addresses: prefixes("10.245.1.1/32"),
+			VXLAN: vxlanWith(vni)}
+	}
+	flush := func(want string) {
+		t.Helper()
+		target.Resync()
+		if _, failures, err := target.Flush(); err != nil || failures > 0 {
+			t.Error(failures, err, target.Rows())
+		}
+		list, _ := target.Repairs()
+		if got := fmt.Sprint(list); got != want {
+			t.Errorf("repaired %s, want %s", got, want)
+		}
+	}
+	target.configure(device(4096))
+	flush("[]")
+	target.configure(device(4097))
+	flush("[]")
+	a := kernel.Address{Link: target.Link("overlay.test").Index, Prefix: netip.MustParsePrefix("10.245.1.1/32")}
+	if err := f.DeleteAddress(a); err != nil { // as another program does
+		t.Fatal(err)
+	}
+	flush("[{address 10.245.1.1/32  10.245.1.1/32}]")
+	a.Prefix = netip.MustParsePrefix("192.0.2.1/24")
+	f.PutAddress(a)
+	flush("[{address 192.0.2.1/24 192.0.2.1/24 }]")
+}

@@ -24,6 +24,9 @@ type Device struct {
 	Leaving bool
 	// VXLAN has the parameters of a VXLAN device, nil for other kinds.
 	VXLAN *VXLAN
+	// Kept: the Node has an address of the device, and no sound parameters. A device that exists keeps its parameters
+	// and its addresses, so that it fails static, and none is made.
+	Kept bool
 }
 
 // Devices returns the devices of the overlays that a node has, given its settings, the cluster's pools and its Node,
@@ -41,7 +44,11 @@ func Devices(f *model.FelixConfigurationSpec, pools ippool.Table, own *model.Nod
 			if own == nil {
 				continue
 			} else if d.VXLAN, err = o.Parameters(f, own); err != nil {
-				continue // an existing device stays as it is
+				if own.TunnelAddress(o.Device).IsValid() {
+					d.Kept = true
+					list = append(list, d)
+				}
+				continue
 			}
 		}
 		if a := own.TunnelAddress(o.Device); a.IsValid() {

@@ -134,6 +134,30 @@ func TestDevicesLeave(t *testing.T) {
 	}
 }
 
+// A Node with a tunnel address, but no sound parameters of the device, keeps the device that there is.
+func TestDevicesAreKept(t *testing.T) {
+	pools := ippool.NewTable(ippool.Pool{CIDR: netip.MustParsePrefix("10.2.0.0/16"), VXLAN: ippool.Always})
+	var f model.FelixConfigurationSpec
+	for want, change := range map[string]func(*model.Node){
+		"one":  func(*model.Node) {},
+		"kept": func(n *model.Node) { n.Spec.VXLANTunnelMACAddr = "01:00:5e:00:00:01" },
+		"none": func(n *model.Node) { n.Spec.VXLANTunnelMACAddr, n.Spec.IPv4VXLANTunnelAddr = "00:00:00:00:00:00", "" },
+	} {
+		own := &model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: "192.0.2.1/24"},
+			IPv4VXLANTunnelAddr: "10.2.0.1"}}
+		change(own)
+		got, list := "none", Devices(&f, pools, own)
+		if len(list) == 1 && list[0].Kept {
+			got = "kept"
+		} else if len(list) == 1 && list[0].VXLAN != nil {
+			got = "one"
+		}
+		if got != want {
+			t.Errorf("%s: %+v", want, list)
+		}
+	}
+}
+
 // A device whose packets do not fit the host is a sentence with both sizes and the way out.
 func TestTooLarge(t *testing.T) {
 	for _, c := range []struct {

@@ -323,7 +323,8 @@ func TestPlacedTakesNothingOver(t *testing.T) {
 		{"a node at a loopback address", "10.247.4.0/26 bad4",
 			"node bad4 has the address 127.0.0.1 in its Node (spec.bgp), which is no host's"},
 		{"a tunnel at a group's address", "10.247.5.0/26 bad5",
-			"node bad5 has published 224.0.0.5 as that of vxlan.calico, which is no host's"},
+			"node bad5 has published 224.0.0.5 as that of vxlan.calico, which is no host's. Its manxd or calico-node " +
+				"publishes another one while it runs"},
 		{"the tunnel at this node's address", "10.247.6.0/26 bad6",
 			"node bad6 has published 10.1.0.5, which is the address of node n1, as its tunnel address"},
 		{"the tunnel at the gateway's address: a name on the device alone", "10.247.7.0/26 bad7",

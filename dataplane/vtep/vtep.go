@@ -23,10 +23,11 @@ type VTEP struct {
 // Of returns the VTEP of a node. It has an error if the node publishes no tunnel address, no address of the family, or
 // a hardware address that is none of an interface.
 func Of(node string, n *model.Node, f model.Family) (VTEP, error) {
-	device, field := model.DeviceVXLAN, n.Spec.VXLANTunnelMACAddr
+	device, field, setting := model.DeviceVXLAN, n.Spec.VXLANTunnelMACAddr, "vxlanTunnelMACAddr"
 	if f == model.IPv6 {
-		device, field = model.DeviceVXLANV6, n.Spec.VXLANTunnelMACAddrV6
+		device, field, setting = model.DeviceVXLANV6, n.Spec.VXLANTunnelMACAddrV6, "vxlanTunnelMACAddrV6"
 	}
+	const another = "Its manxd or calico-node publishes another one while it runs"
 	v := VTEP{Node: node, Address: n.Spec.BGP.Address(f).Addr(), Tunnel: n.TunnelAddress(device), MAC: MAC(node, f)}
 	switch {
 	case !v.Address.IsValid():
@@ -37,14 +38,17 @@ func Of(node string, n *model.Node, f model.Family) (VTEP, error) {
 		return VTEP{}, fmt.Errorf("node %s has the address %s in its Node (spec.bgp), which is no host's", node,
 			v.Address)
 	case !v.Tunnel.IsGlobalUnicast():
-		return VTEP{}, fmt.Errorf("node %s has published %s as that of %s, which is no host's", node, v.Tunnel, device)
+		return VTEP{}, fmt.Errorf("node %s has published %s as that of %s, which is no host's. %s", node, v.Tunnel,
+			device, another)
 	case v.Tunnel == v.Address:
-		return VTEP{}, fmt.Errorf("node %s has published its own address %s as that of %s", node, v.Address, device)
+		return VTEP{}, fmt.Errorf("node %s has published its own address %s as that of %s. %s", node, v.Address,
+			device, another)
 	case field != "":
 		mac, err := net.ParseMAC(field)
 		if err != nil || len(mac) != 6 || mac[0]&1 != 0 || [6]byte(mac) == [6]byte{} {
 			return VTEP{}, fmt.Errorf("node %s has published %q as the hardware address of %s, which is none of an "+
-				"interface", node, field, device)
+				"interface. Remove it from the Node (%s): the address then follows from the node's name", node, field,
+				device, setting)
 		}
 		v.MAC = mac.String()
 	}

@@ -33,6 +33,8 @@ func TestOf(t *testing.T) {
 	}
 	six := &model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv6Address: "fd00::1"},
 		IPv6VXLANTunnelAddr: "fd10::1", VXLANTunnelMACAddrV6: "66:00:00:00:00:07"}}
+	const noInterface = "which is none of an interface. Remove it from the Node (vxlanTunnelMACAddr): the " +
+		"address then follows from the node's name"
 	for _, c := range []struct {
 		rule   string
 		node   *model.Node
@@ -49,19 +51,21 @@ func TestOf(t *testing.T) {
 		{"a malformed one", node("10.0.0.1/24", "x"), model.IPv4,
 			"node node1 has published no address of vxlan.calico"},
 		{"its own address", node("10.0.0.1/24", "10.0.0.1"), model.IPv4,
-			"node node1 has published its own address 10.0.0.1 as that of vxlan.calico"},
+			"node node1 has published its own address 10.0.0.1 as that of vxlan.calico. Its manxd or calico-node " +
+				"publishes another one while it runs"},
 		{"a group's address", node("10.0.0.1/24", "224.0.0.5"), model.IPv4,
-			"node node1 has published 224.0.0.5 as that of vxlan.calico, which is no host's"},
+			"node node1 has published 224.0.0.5 as that of vxlan.calico, which is no host's. Its manxd or " +
+				"calico-node publishes another one while it runs"},
 		{"a loopback address", node("127.0.0.1/8", "10.244.1.1"), model.IPv4,
 			"node node1 has the address 127.0.0.1 in its Node (spec.bgp), which is no host's"},
 		{"all hosts of the link", node("255.255.255.255/0", "10.244.1.1"), model.IPv4, "which is no host's"},
 		{"a link-local address", node("169.254.1.1/16", "10.244.1.1"), model.IPv4,
 			"169.254.1.1 10.244.1.1 66:f9:37:c3:7e:94"},
-		{"a group's hardware address", withMAC("01:00:5e:00:00:01"), model.IPv4, "which is none of an interface"},
-		{"none", withMAC("00:00:00:00:00:00"), model.IPv4, "which is none of an interface"},
-		{"nonsense", withMAC("x"), model.IPv4, "which is none of an interface"},
+		{"a group's hardware address", withMAC("01:00:5e:00:00:01"), model.IPv4, noInterface},
+		{"none", withMAC("00:00:00:00:00:00"), model.IPv4, noInterface},
+		{"nonsense", withMAC("x"), model.IPv4, noInterface},
 		{"InfiniBand", withMAC("00:00:00:00:fe:80:00:00:00:00:00:00:02:00:5e:10:00:00:00:01"), model.IPv4,
-			"which is none of an interface"},
+			noInterface},
 	} {
 		v, err := Of("node1", c.node, c.family)
 		got := strings.Join([]string{v.Address.String(), v.Tunnel.String(), v.MAC}, " ")
