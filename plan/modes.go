@@ -151,7 +151,7 @@ func (c *ModeChange) losses(to State, a, b ippool.Pool, sessions map[string]int)
 	}
 	var silent, strange []string
 	for k, n := range model.All[model.Node](to.Objects, model.KindNode) {
-		if sessions[k.Name] == 0 {
+		if sessions[k.Name] == 0 || n.Annotations[model.AnnotationBGPOff] != "" {
 			silent = append(silent, k.Name)
 		}
 		family := model.IPv4

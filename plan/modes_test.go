@@ -31,6 +31,9 @@ func TestModeChanges(t *testing.T) {
 	const strict = "with rp_filter 1 on an uplink, from the first node's switch to the last one's"
 	const noBGP = "---\n{apiVersion: projectcalico.org/v3, kind: BGPConfiguration, metadata: {name: default},\n" +
 		" spec: {nodeToNodeMeshEnabled: false}}\n"
+	const off = "---\n{apiVersion: projectcalico.org/v3, kind: Node, metadata: {name: n3,\n" +
+		" annotations: {manx.io/bgp-off: CALICO_NETWORKING_BACKEND is vxlan}},\n" +
+		" spec: {bgp: {ipv4Address: 10.0.0.3/24}}}\n"
 	const later = "each node replaces its routes to 2 blocks of other nodes (2 owners), 3 seconds after the other " +
 		"node has published its tunnel address; until then the routes by BGP stay"
 	large := func(mtu string) string {
@@ -74,6 +77,13 @@ func TestModeChanges(t *testing.T) {
   5. after 10 minutes: the addresses of vxlan.calico are released, and the device is deleted
   packets may be lost: always, after 10 minutes: 2 nodes have no BGP session (n1, n2), and without VXLAN routes come ` +
 			`from BGP`},
+		{", vxlanMode: Always", "", off, `IPPool pods: VXLAN Always to none
+  1. each node replaces its routes to 2 blocks of other nodes (2 owners), at once, once BGP has a route; until then ` +
+			`the former routes stay, for 10 minutes at most
+  2. new pods have the MTU 1500 in place of 1450, on a host with 1500; others keep theirs
+  3. after 10 minutes: the addresses of vxlan.calico are released, and the device is deleted
+  packets may be lost: ` + strict + `
+  packets may be lost: always, after 10 minutes: 1 node has no BGP session (n3), and without VXLAN routes come from BGP`},
 		{"", ", vxlanMode: Always", `---
 {apiVersion: projectcalico.org/v3, kind: FelixConfiguration, metadata: {name: default}, spec: {vxlanEnabled: false}}
 ---

@@ -35,6 +35,10 @@ func (t *Target) SetState(h *hoststate.Host) {
 	if h.Concerned {
 		t.Configure(fromState(h))
 		t.disabled = overlay.Disabled(&h.Felix)
+		t.bgpOff = ""
+		if h.Own != nil {
+			t.bgpOff = h.Own.Annotations[model.AnnotationBGPOff]
+		}
 	}
 	if h.VTEPsChanged {
 		t.followVTEPs(h.VTEPsOf)

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"time"
@@ -46,10 +47,19 @@ func (t *Target) hold(n uint32, p netip.Prefix, s *state, fresh decision) decisi
 	if len(now.NextHops) == 0 || t.rules.isWorkload(now.NextHops[0].Link) {
 		return fresh
 	}
-	if byIPAM(pool) {
+	switch {
+	case byIPAM(pool):
 		return t.holdLearned(p, s, now, fresh)
+	case t.isByBGP(&now):
+		return t.holdBGP(p, s, now, fresh)
 	}
-	return t.holdPlaced(p, now, fresh)
+	return t.holdPlaced(p, s, now, fresh)
+}
+
+// isByBGP reports whether a route to another node came from BGP, as opposed to IPAM's blocks.
+func (t *Target) isByBGP(k *kernel.Route) bool {
+	device := t.rules.overlayOf(k)
+	return k.Protocol == kernel.ProtocolBIRD || device != directly && !overlay.HasVTEPs(device)
 }
 
 // presentIn returns the shape of the route that is desired in the place whose first row is n, or that an earlier run
@@ -86,6 +96,34 @@ func (t *Target) holdLearned(p netip.Prefix, s *state, now kernel.Route, fresh d
 		why = fmt.Sprintf("the tunnel to node %s is new", s.remote)
 		t.held[inMain(p)] = ready
 	}
+	return t.byBGP(p, s, device, why, fresh)
+}
+
+// holdBGP keeps a way by BGP in a pool whose routes still come from BGP, and now go through a tunnel.
+func (t *Target) holdBGP(p netip.Prefix, s *state, now kernel.Route, fresh decision) decision {
+	device := t.rules.overlayOf(&now)
+	if len(s.learned) == 0 || t.rules.refuse(p, s) != "" {
+		return fresh
+	}
+	why := fresh.note
+	if fresh.shape != 0 {
+		to := t.table.routeOf(0, fresh.shape)
+		ready := t.turned[t.rules.config.Pools.Of(p).CIDR].at.Add(settle)
+		if d := t.rules.overlayOf(&to); d == directly || d == device || !ready.After(t.now()) {
+			return fresh
+		}
+		why = newTunnel
+		t.held[inMain(p)] = ready
+	}
+	return t.byBGP(p, s, device, why, fresh)
+}
+
+// newTunnel is why the former way stays at first.
+const newTunnel = "the tunnel of the pool's new mode is new"
+
+// byBGP is the route by BGP through a former device, which stays for a reason; fresh if there is no such route any
+// more.
+func (t *Target) byBGP(p netip.Prefix, s *state, device, why string, fresh decision) decision {
 	former := t.rules.config.Pools.Of(p).Through(device)
 	route, _ := t.rules.throughPool(&former, p.Addr().Is6(), s.learned, s.metric)
 	if route == nil {
@@ -96,24 +134,25 @@ func (t *Target) holdLearned(p netip.Prefix, s *state, now kernel.Route, fresh d
 
 // holdPlaced keeps a way by IPAM's blocks in a pool whose routes now come from BGP. It is the way to the node that has
 // the prefix by now, in the pool's mode of before: where there is none, nothing is kept.
-func (t *Target) holdPlaced(p netip.Prefix, now kernel.Route, fresh decision) decision {
+func (t *Target) holdPlaced(p netip.Prefix, s *state, now kernel.Route, fresh decision) decision {
 	change, node := t.turned[t.rules.config.Pools.Of(p).CIDR], t.placed[p]
 	device := t.rules.overlayOf(&now)
-	byBGP := now.Protocol == kernel.ProtocolBIRD || device != directly && !overlay.HasVTEPs(device)
-	if change.placed == nil || byBGP || node == t.rules.node {
+	if change.placed == nil || node == t.rules.node {
 		return fresh
 	}
 	route, _, _ := t.rules.placed(change.placed, p, node)
 	if route == nil {
 		return fresh
 	}
-	until, why := change.at.Add(overlay.Linger), "BGP has none yet"
-	if fresh.shape != 0 {
+	until, why := change.at.Add(overlay.Linger), cmp.Or(t.bgpOff, "BGP has none yet")
+	if fresh.shape == 0 && len(s.learned) > 0 {
+		why = cmp.Or(fresh.note, why)
+	} else if fresh.shape != 0 {
 		to := t.table.routeOf(0, fresh.shape)
 		if d := t.rules.overlayOf(&to); d == directly || d == device {
 			return fresh
 		}
-		until, why = change.at.Add(settle), "the tunnel of the pool's new mode is new"
+		until, why = change.at.Add(settle), newTunnel
 	}
 	if !until.After(t.now()) {
 		return fresh

@@ -29,6 +29,13 @@ func (w *vxlanWorld) mode(name, mode string) {
 	w.take(key)
 }
 
+// ipip brings the device of IPIP, or takes it away.
+func (w *vxlanWorld) ipip(up bool) {
+	l := kernel.Link{Index: 4, Name: "tunl0", Up: up}
+	w.kernel.PutLink(l)
+	w.Handle([]kernel.Event{{Type: kernel.EventLink, Link: l}})
+}
+
 // later lets time pass.
 func (w *vxlanWorld) later(d time.Duration) { w.clock = w.clock.Add(d) }
 
@@ -105,6 +112,51 @@ func TestTheWayByBGPStaysUntilTheTunnelIsReady(t *testing.T) {
 	}
 }
 
+// A pool without a tunnel gets IPIP: the direct way stays while there is no tunnel, and follows BGP.
+func TestTheDirectWayStaysUntilIPIPIsReady(t *testing.T) {
+	const block, direct, tunnel = "10.247.2.0/26", "via 10.1.0.6 dev eth0 proto bird",
+		"via 10.1.0.6 dev tunl0 onlink proto 80"
+	const stays = "the route by BGP stays for now: "
+	w := newVXLANWorld(v3.VXLANModeNever)
+	w.ipip(false)
+	w.Learn(learn(block, "10.1.0.6"))
+	step := func(what, want, reason string) {
+		t.Helper()
+		_, _, _ = w.Flush()
+		if got, s := w.route(block), rowOf(w.Target, block); got != want || !strings.HasPrefix(s.Reason, reason) ||
+			reason == "" && s.Reason != "" {
+			t.Errorf("%s: %q (%s)\nwant %q (%s)", what, got, s.Reason, want, reason)
+		}
+	}
+	step("before", direct, "")
+	w.mode("vx", "IPIP")
+	const missing = "pool vx uses IPIP, and interface tunl0 is not up (yet)"
+	step("there is no tunnel", direct, stays+missing)
+	w.later(time.Hour)
+	step("nor is there one later", direct, stays+missing)
+	w.Learn(learn(block, "10.1.0.9"))
+	step("BGP has another next hop", "via 10.1.0.9 dev eth0 proto bird", stays+missing)
+	w.Learn(learn(block, ""))
+	step("BGP has none", "", "")
+	w.Learn(learn(block, "10.1.0.6"))
+	step("BGP has one again", "", missing) // no way is left that could stay
+	w.mode("vx", "Never")
+	step("without a tunnel again", direct, "")
+	w.ipip(true)
+	w.mode("vx", "IPIP")
+	step("the tunnel is new", direct, stays+"the tunnel of the pool's new mode is new")
+	if next := w.Next(); next > settle {
+		t.Errorf("the next Flush is in %v", next)
+	}
+	w.later(settle)
+	step("the other node had time", tunnel, "")
+	w.mode("vx", "Never")
+	step("back", direct, "")
+	if len(w.held) > 0 {
+		t.Errorf("held: %v", w.held)
+	}
+}
+
 // A pool loses VXLAN before BGP has a route: that by IPAM stays for a while, and not longer than its node.
 func TestTheWayByIPAMStaysUntilBGPHasOne(t *testing.T) {
 	const block, byIPAM = "10.247.2.0/26", "via 10.247.2.0 dev vxlan.calico onlink proto 80"
@@ -141,6 +193,41 @@ func TestTheWayByIPAMStaysUntilBGPHasOne(t *testing.T) {
 		if c.want == "" && rowOf(w.Target, block).Phase != "" {
 			t.Errorf("%s: left: %+v", c.rule, rowOf(w.Target, block))
 		}
+	}
+}
+
+// A pool has IPIP in place of VXLAN, and this kernel has no IPIP: the reason is that, not BGP.
+func TestTheWayByIPAMStaysWithoutIPIP(t *testing.T) {
+	const block = "10.247.2.0/26"
+	w := newVXLANWorld(v3.VXLANModeAlways)
+	w.ipip(false)
+	w.place(block + " n2")
+	w.Learn(learn(block, "10.1.0.6"))
+	_, _, _ = w.Flush()
+	w.mode("vx", "IPIP")
+	_, _, _ = w.Flush()
+	if got, s := w.route(block), rowOf(w.Target, block); !strings.Contains(got, "dev vxlan.calico") || s.Reason !=
+		"the route to node n2 by IPAM's blocks stays for now: pool vx uses IPIP, and interface tunl0 is not up (yet)" {
+		t.Errorf("%q (%s)", got, s.Reason)
+	}
+}
+
+// On a node without BGP the reason of a way that stays is that.
+func TestTheWayByIPAMStaysWithoutBGP(t *testing.T) {
+	const block = "10.247.2.0/26"
+	w := newVXLANWorld(v3.VXLANModeAlways)
+	key := model.ResourceKey(model.KindNode, "n1")
+	own := *model.Get[model.Node](w.set, key)
+	own.Annotations = map[string]string{model.AnnotationBGPOff: "BGP is off (CALICO_NETWORKING_BACKEND=vxlan)"}
+	w.put(model.NewObject(key, &own))
+	w.take(key)
+	w.place(block + " n2")
+	_, _, _ = w.Flush()
+	w.mode("vx", "Never")
+	_, _, _ = w.Flush()
+	if s := rowOf(w.Target, block); s.Reason !=
+		"the route to node n2 by IPAM's blocks stays for now: BGP is off (CALICO_NETWORKING_BACKEND=vxlan)" {
+		t.Error(s.Reason)
 	}
 }
 

@@ -59,6 +59,7 @@ type Target struct {
 	departures map[netip.Prefix]*departure
 	forgetter  forgetter
 	disabled   map[string]error        // tunnel devices, by FelixConfiguration
+	bgpOff     string                  // why this node has no BGP; empty: it has
 	missing    func() map[string]error // see FollowMissing
 
 	underlayChanged func(hoststate.Underlay) // may be nil

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ func TestModes(t *testing.T) {
 	v := newBGPPair(t, "m", "Never", 0)
 	v.testModesWithBGP(t, 5*time.Millisecond, "Never", "Always", "Never", "CrossSubnet", "Always", "CrossSubnet",
 		"Never")
+	t.Run("Never to IPIP", v.testIPIPOrNone)
 	v.setMode(t, "Always")
 	v.used(t, "Always")
 	for _, networking := range []string{"vxlan", "bird"} {
@@ -39,13 +41,32 @@ func TestModesAcrossSubnets(t *testing.T) {
 	v.testModesWithBGP(t, 5*time.Millisecond, "Never", "CrossSubnet", "Never")
 }
 
-// TestVMModes changes a pool from IPIP to VXLAN and back under traffic.
+// testIPIPOrNone changes to IPIP: on a kernel without it the direct way stays, with the reason.
+func (v *vxlan) testIPIPOrNone(t *testing.T) {
+	v.underTraffic(t, 5*time.Millisecond, func() {
+		v.setMode(t, "IPIP")
+		for from, to := range map[*lab.Node]*lab.Node{v.n1: v.n2, v.n2: v.n1} {
+			eventually(t, func() error {
+				out, err := from.Manxctl("routes", "--source", "bgp")
+				const kept = "the route by BGP stays for now: this kernel has no IPIP"
+				if err == nil && !strings.Contains(out, " tunl0 ") && !strings.Contains(out, kept) {
+					err = fmt.Errorf("the route to %s is neither by IPIP nor kept: %s", to.Name, out)
+				}
+				return err
+			})
+		}
+	})
+	v.setMode(t, "Never")
+	v.used(t, "Never")
+}
+
+// TestVMModes changes a pool from IPIP to VXLAN and back under traffic, and to no tunnel and back.
 func TestVMModes(t *testing.T) {
 	if os.Getenv("MANX_VM") == "" {
 		t.Skip("it needs a kernel with IPIP; `make test-vm` runs it on one that has")
 	}
 	v := newBGPPair(t, "mv", "IPIP", 0)
-	v.testModesWithBGP(t, 20*time.Millisecond, "IPIP", "Always", "IPIP")
+	v.testModesWithBGP(t, 20*time.Millisecond, "IPIP", "Always", "IPIP", "Never", "IPIP")
 }
 
 // newBGPPair makes two nodes with BGP, pods and pools of a mode: n1 in rack 0, and n2 in a rack. In two racks the
