@@ -16,6 +16,6 @@ func OffloadOf(k *kernel.Conn) offload.Prober { return datagrams{k} }
 type datagrams struct{ *kernel.Conn }
 
 // Ask implements offload.Prober.
-func (datagrams) Ask(ctx context.Context, from, to netip.Addr, offload bool, timeout time.Duration) (bool, error) {
-	return checksum.Ask(ctx, from, to, offload, timeout)
+func (datagrams) Probe(ctx context.Context, from, to netip.Addr, offload bool, timeout time.Duration) (bool, error) {
+	return checksum.Probe(ctx, from, to, offload, timeout)
 }

@@ -25,9 +25,9 @@ type inNamespace struct {
 	name string
 }
 
-func (n inNamespace) Ask(ctx context.Context, from, to netip.Addr, offload bool, timeout time.Duration,
+func (n inNamespace) Probe(ctx context.Context, from, to netip.Addr, offload bool, timeout time.Duration,
 ) (ok bool, err error) {
-	if in := namespace.Inside(n.name, func() { ok, err = checksum.Ask(ctx, from, to, offload, timeout) }); in != nil {
+	if in := namespace.Inside(n.name, func() { ok, err = checksum.Probe(ctx, from, to, offload, timeout) }); in != nil {
 		return false, in
 	}
 	return ok, err

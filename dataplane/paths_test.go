@@ -29,7 +29,7 @@ type distance struct {
 	paths func(netip.Addr) int
 }
 
-func (d distance) Ask(_ context.Context, size int, _ time.Duration) (bool, error) {
+func (d distance) Probe(_ context.Context, size int, _ time.Duration) (bool, error) {
 	return size <= d.paths(d.to), nil
 }
 func (distance) Close() error { return nil }

@@ -22,32 +22,32 @@ import (
 )
 
 const (
-	// asksPerSecond bounds the packets of this host, timeout is the time for an answer.
-	asksPerSecond = 5
-	timeout       = time.Second
-	// mostAsked is how many nodes are asked in a measurement at most, and enough how many have to answer: the hardware
-	// is this host's, whichever node the packets go to.
-	mostAsked, enough = 8, 3
+	// probesPerSecond bounds the packets of this host, timeout is the time for an answer.
+	probesPerSecond = 5
+	timeout         = time.Second
+	// mostProbed is how many nodes are probed in a measurement at most, and enough how many have to answer: the
+	// hardware is this host's, whichever node the packets go to.
+	mostProbed, enough = 8, 3
 	// every is the time between two measurements of a device, with a tenth more or less. Where no node answers they are
-	// asked again after retryFirst, and after twice the time each further time.
+	// probed again after retryFirst, and after twice the time each further time.
 	every, retryFirst = time.Hour, 5 * time.Minute
 	// settle is how long a changed device has before it is measured.
 	settle = 2 * time.Second
 )
 
-// Prober asks other nodes for answers.
+// Prober sends another node a datagram, and reports whether it answers.
 type Prober interface {
 	// InterfaceTo names the interface by which packets to an address leave; empty: no route leads there.
 	InterfaceTo(netip.Addr) (name string, direct bool, err error)
-	// Ask reports whether a packet is answered, with a checksum that is left to the hardware or the kernel's own.
-	Ask(ctx context.Context, from, to netip.Addr, offload bool, timeout time.Duration) (bool, error)
+	// Probe reports whether a packet is answered, with a checksum that is left to the hardware or the kernel's own.
+	Probe(ctx context.Context, from, to netip.Addr, offload bool, timeout time.Duration) (bool, error)
 	// Hardware describes an interface: the name and the version of its driver, and the kernel.
 	Hardware(device string) string
 }
 
 // Config has the parameters of a Target.
 type Config struct {
-	// Prober asks; nil: nothing is measured.
+	// Prober is nil if nothing is measured.
 	Prober Prober
 	// Repair has a device compute its checksums itself where that helps; otherwise there is a notice alone.
 	Repair bool
@@ -109,7 +109,7 @@ type result struct {
 
 // New makes a Target.
 func New(c Config) *Target {
-	t := &Target{config: c, tunnels: map[string]*tunnel{}, limiter: rate.NewLimiter(asksPerSecond, 1)}
+	t := &Target{config: c, tunnels: map[string]*tunnel{}, limiter: rate.NewLimiter(probesPerSecond, 1)}
 	t.ctx, t.close = context.WithCancel(context.Background())
 	return t
 }
@@ -297,22 +297,22 @@ func (t *Target) begin() {
 
 // ask measures a tunnel with the first nodes that are reached through it. One to which packets are lost decides.
 func (t *Target) ask(d overlay.Device, peers []vtep.VTEP) (best answer, err error) {
-	asked, answered := 0, 0
+	probed, answered := 0, 0
 	var failed error
 	for _, p := range peers {
-		if asked == mostAsked || answered == enough {
+		if probed == mostProbed || answered == enough {
 			break
 		}
 		by, _, err := t.config.Prober.InterfaceTo(p.Tunnel)
 		if err != nil || by != d.Name {
 			continue // it is reached without a tunnel, or by another
 		}
-		asked++
+		probed++
 		v, err := measure(func(offload bool) (bool, error) {
 			if err := t.limiter.Wait(t.ctx); err != nil {
 				return false, err
 			}
-			return t.config.Prober.Ask(t.ctx, d.Addresses[0].Addr(), p.Tunnel, offload, timeout)
+			return t.config.Prober.Probe(t.ctx, d.Addresses[0].Addr(), p.Tunnel, offload, timeout)
 		})
 		if err != nil {
 			failed = err // packets to another node may leave this host
@@ -330,12 +330,12 @@ func (t *Target) ask(d overlay.Device, peers []vtep.VTEP) (best answer, err erro
 		}
 	}
 	switch {
-	case asked == 0:
+	case probed == 0:
 		return best, fmt.Errorf("no other node is reached through %s", d.Name)
 	case answered == 0 && failed != nil:
 		return best, failed
 	case answered == 0:
-		return best, fmt.Errorf("%d nodes were asked, and none answered UDP packets to its tunnel address", asked)
+		return best, fmt.Errorf("%d nodes were probed, and none answered UDP packets to its tunnel address", probed)
 	}
 	return best, nil
 }

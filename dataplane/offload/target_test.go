@@ -37,12 +37,12 @@ type cluster struct {
 	useless bool // avoiding the offload does not help
 	fails   error
 	avoided map[string]bool
-	asked   map[netip.Addr]int
+	probed  map[netip.Addr]int
 }
 
 func newCluster(t *testing.T, repair bool) *cluster {
 	c := &cluster{t: t, host: hoststate.New("n0", nil), set: model.Set{}, clock: time.Unix(1e9, 0),
-		by: map[netip.Addr]string{}, ways: map[netip.Addr]route.Way{}, asked: map[netip.Addr]int{},
+		by: map[netip.Addr]string{}, ways: map[netip.Addr]route.Way{}, probed: map[netip.Addr]int{},
 		devices: []overlay.Device{{Name: device, Kind: overlay.KindVXLAN, Family: model.IPv4,
 			Addresses: []netip.Prefix{netip.MustParsePrefix("10.9.0.1/32")}},
 			{Name: model.DeviceIPIP, Kind: "ipip", Family: model.IPv4,
@@ -70,9 +70,9 @@ func (p prober) InterfaceTo(a netip.Addr) (string, bool, error) {
 	return "eth0", true, nil
 }
 
-func (p prober) Ask(_ context.Context, from, to netip.Addr, offload bool, _ time.Duration) (bool, error) {
-	if p.asked[to]++; from.String() != "10.9.0.1" {
-		p.t.Errorf("asked from %s", from)
+func (p prober) Probe(_ context.Context, from, to netip.Addr, offload bool, _ time.Duration) (bool, error) {
+	if p.probed[to]++; from.String() != "10.9.0.1" {
+		p.t.Errorf("probed from %s", from)
 	}
 	return !p.silent && (!offload || !p.spoiled || p.avoided[device] && !p.cluster.useless), p.fails
 }
@@ -150,10 +150,10 @@ func (c *cluster) expect(what string, avoided bool, row string, notice ...string
 }
 
 func (c *cluster) packets() (n int) {
-	for _, x := range c.asked {
+	for _, x := range c.probed {
 		n += x
 	}
-	clear(c.asked)
+	clear(c.probed)
 	return n
 }
 
@@ -232,7 +232,7 @@ func TestRepairInVain(t *testing.T) {
 	c.expect("on request", true, "received applied", symptom)
 }
 
-// A few nodes are asked, through the tunnel alone, less and less often while none answers.
+// A few nodes are probed, through the tunnel alone, less and less often while none answers.
 func TestWhoIsAsked(t *testing.T) {
 	c := newCluster(t, true)
 	c.nodes(100)
@@ -243,7 +243,7 @@ func TestWhoIsAsked(t *testing.T) {
 	c.silent = true
 	c.Target.Retry()
 	c.run(0)
-	if n := c.packets(); n != mostAsked*2*attempts {
+	if n := c.packets(); n != mostProbed*2*attempts {
 		t.Errorf("%d packets where none answers", n)
 	}
 	c.expect("none answers", false, "received applied")
@@ -252,15 +252,15 @@ func TestWhoIsAsked(t *testing.T) {
 		c.run(every / 10)
 		silent += c.packets()
 	}
-	if silent == 0 || silent > 4*mostAsked*2*attempts {
+	if silent == 0 || silent > 4*mostProbed*2*attempts {
 		t.Errorf("%d packets in an hour without answers", silent)
 	}
 	c = newCluster(t, true)
 	c.nodes(3)
 	c.by[netip.MustParseAddr("10.9.0.2")], c.by[netip.MustParseAddr("10.9.0.3")] = "eth0", "wireguard.cali"
 	c.run(2 * settle)
-	if want := map[netip.Addr]int{netip.MustParseAddr("10.9.0.4"): 1}; !maps.Equal(c.asked, want) {
-		t.Errorf("asked: %v", c.asked)
+	if want := map[netip.Addr]int{netip.MustParseAddr("10.9.0.4"): 1}; !maps.Equal(c.probed, want) {
+		t.Errorf("probed: %v", c.probed)
 	}
 	c = newCluster(t, true)
 	c.nodes(0)
@@ -290,7 +290,7 @@ func TestOff(t *testing.T) {
 	d.nodes(2)
 	d.run(2 * settle)
 	d.run(2 * settle)
-	if len(c.asked)+len(d.asked) > 0 {
-		t.Errorf("asked %v, %v", c.asked, d.asked)
+	if len(c.probed)+len(d.probed) > 0 {
+		t.Errorf("probed %v, %v", c.probed, d.probed)
 	}
 }

@@ -30,15 +30,15 @@ const (
 	// atOnce is how many paths are measured at a time, and batch after how many the results are used.
 	atOnce, batch = 8, 32
 	// every is the time between two measurements of a path, with a tenth more or less. A node that does not answer is
-	// asked again after retryFirst, and after twice the time each further time.
+	// probed again after retryFirst, and after twice the time each further time.
 	every, retryFirst = time.Hour, 5 * time.Minute
 	// settle is how long a changed route has before its path is measured.
 	settle = 2 * time.Second
 )
 
-// Prober asks one host for an answer to a packet of size bytes.
+// Prober sends one host a packet of size bytes, and reports whether it answers.
 type Prober interface {
-	Ask(ctx context.Context, size int, timeout time.Duration) (bool, error)
+	Probe(ctx context.Context, size int, timeout time.Duration) (bool, error)
 	Close() error
 }
 
@@ -160,7 +160,7 @@ func (t *Target) followAll(f model.Family) {
 // follow takes over the address of a node.
 func (t *Target) follow(k nodeFamily) {
 	own, a := t.own[k.family], t.host.VTEPs(k.family).Address(k.node)
-	if k.node == t.host.Node || a == own || !own.IsValid() || !askable(a) {
+	if k.node == t.host.Node || a == own || !own.IsValid() || !probeable(a) {
 		a = netip.Addr{}
 	}
 	if was := t.at[k]; was != a {
@@ -198,9 +198,9 @@ func (t *Target) join(k nodeFamily, a netip.Addr) {
 	p.nodes = slices.Insert(p.nodes, i, k.node)
 }
 
-// askable reports whether a host may be asked that is said to be a node: it is one host, somewhere else, and none that
-// the network has for other purposes, such as the metadata service of a cloud.
-func askable(a netip.Addr) bool { return a.IsGlobalUnicast() && !a.Is4In6() && a.Zone() == "" }
+// probeable reports whether a host may be probed that is said to be a node: it is one host, somewhere else, and none
+// that the network has for other purposes, such as the metadata service of a cloud.
+func probeable(a netip.Addr) bool { return a.IsGlobalUnicast() && !a.Is4In6() && a.Zone() == "" }
 
 // RoutesChanged has the ways determined again.
 func (t *Target) RoutesChanged() { t.stale = t.config.Open != nil }
@@ -365,7 +365,7 @@ func (t *Target) ask(from, to netip.Addr, limit int) (int, error) {
 		if err := t.limiter.Wait(t.ctx); err != nil {
 			return false, err
 		}
-		return p.Ask(t.ctx, size, timeout)
+		return p.Probe(t.ctx, size, timeout)
 	})
 }
 

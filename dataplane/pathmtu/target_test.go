@@ -32,15 +32,15 @@ type network struct {
 	changed []map[netip.Addr]int
 	looks   int // how many ways were determined
 
-	mu    sync.Mutex
-	paths map[netip.Addr]int
-	asked map[netip.Addr]int // packets
-	open  error
+	mu     sync.Mutex
+	paths  map[netip.Addr]int
+	probed map[netip.Addr]int // packets
+	open   error
 }
 
 func newNetwork(t *testing.T) *network {
 	n := &network{t: t, host: hoststate.New("n1", nil), set: model.Set{}, clock: time.Unix(1e9, 0),
-		ways: map[netip.Addr]route.Way{}, paths: map[netip.Addr]int{}, asked: map[netip.Addr]int{}}
+		ways: map[netip.Addr]route.Way{}, paths: map[netip.Addr]int{}, probed: map[netip.Addr]int{}}
 	loop := reconcile.NewLoop()
 	loop.Background = func(f func()) { f() }
 	n.Target = New(Config{
@@ -67,10 +67,10 @@ type prober struct {
 	to netip.Addr
 }
 
-func (p prober) Ask(_ context.Context, size int, _ time.Duration) (bool, error) {
+func (p prober) Probe(_ context.Context, size int, _ time.Duration) (bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.asked[p.to]++
+	p.probed[p.to]++
 	return size <= p.paths[p.to], nil
 }
 
@@ -157,16 +157,16 @@ func TestPaths(t *testing.T) {
 	if !slices.Equal(rows, []string{"n2 10.0.0.2 1500 1500 applied", "n3 10.0.0.3 1500 1400 blocked"}) {
 		t.Errorf("rows: %q", rows)
 	}
-	asked := n.asked[three]
+	probed := n.probed[three]
 	n.run(every / 2)
-	if n.asked[three] != asked {
+	if n.probed[three] != probed {
 		t.Error("measured again after half an hour")
 	}
 	n.paths[three] = 0
 	n.run(every)
 	n.last("without answers", map[netip.Addr]int{three: 1400})
-	if n.asked[three] == asked || !slices.Equal(n.texts(), []string{small}) {
-		t.Errorf("without answers: %d packets, %q", n.asked[three], n.texts())
+	if n.probed[three] == probed || !slices.Equal(n.texts(), []string{small}) {
+		t.Errorf("without answers: %d packets, %q", n.probed[three], n.texts())
 	}
 	n.devices[0].MTU = 1350
 	if got := n.texts(); len(got) > 0 {
@@ -218,8 +218,8 @@ func TestWhoIsAsked(t *testing.T) {
 	delete(n.ways, addr("10.9.9.9"))
 	n.run(settle)
 	want := map[netip.Addr]int{addr("10.0.0.2"): 1, addr("fd00::2"): 1}
-	if !maps.Equal(n.asked, want) {
-		t.Errorf("asked: %v, want %v", n.asked, want)
+	if !maps.Equal(n.probed, want) {
+		t.Errorf("probed: %v, want %v", n.probed, want)
 	}
 }
 
@@ -237,8 +237,8 @@ func TestPacketsAreSpread(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A part of the first token may be from before.
-	if d := time.Since(begin); len(n.asked) != batch || d < (batch-2)*time.Second/probesPerSecond {
-		t.Errorf("%d packets in %v", len(n.asked), d)
+	if d := time.Since(begin); len(n.probed) != batch || d < (batch-2)*time.Second/probesPerSecond {
+		t.Errorf("%d packets in %v", len(n.probed), d)
 	}
 }
 
@@ -358,7 +358,7 @@ func TestSeveralNextHops(t *testing.T) {
 		n.run(0)
 		n.run(2 * settle)
 	}
-	if n.asked[two] != 2 {
-		t.Errorf("%d packets, want one for each second next hop", n.asked[two])
+	if n.probed[two] != 2 {
+		t.Errorf("%d packets, want one for each second next hop", n.probed[two])
 	}
 }

@@ -1,3 +1,3 @@
-// Package checksum asks other hosts whether packets reach them with the checksum of UDP that the hardware computes, and
+// Package checksum probes whether packets reach other hosts with the checksum of UDP that the hardware computes, and
 // with one that the kernel computes (udp(7)).
 package checksum

@@ -21,7 +21,7 @@ import (
 var ErrNotPermitted = errors.New("the group of this process may not open sockets for ICMP echo " +
 	"(net.ipv4.ping_group_range)")
 
-// Conn asks one host. It is a datagram socket of ICMP, which needs no capability: the kernel chooses the identifier,
+// Conn probes one host. It is a datagram socket of ICMP, which needs no capability: the kernel chooses the identifier,
 // and passes on nothing but echo replies with it, from any host. The socket is not connected: the kernel would report
 // ICMP errors on it, which anybody can forge, in the place of answers. Not safe for concurrent use.
 type Conn struct {
@@ -84,10 +84,10 @@ func (c *Conn) Close() error { return c.conn.Close() }
 
 const nonceSize = 16
 
-// Ask sends an echo request as an IP packet of size bytes, and reports whether the answer comes within a time. Only an
-// answer from the other host with the random content of the request counts. An error is about this host: it could not
-// send or receive.
-func (c *Conn) Ask(ctx context.Context, size int, timeout time.Duration) (bool, error) {
+// Probe sends an echo request as an IP packet of size bytes, and reports whether the answer comes within a time. Only
+// an answer from the other host with the random content of the request counts. An error is about this host: it could
+// not send or receive.
+func (c *Conn) Probe(ctx context.Context, size int, timeout time.Duration) (bool, error) {
 	request, err := c.request(size)
 	if err != nil {
 		return false, err

@@ -89,17 +89,17 @@ func TestPathOfTwoLinks(t *testing.T) {
 			}
 			defer c.Close()
 			for _, size := range []int{1280, 1401, 1400, 1500, 1400, 1280} {
-				ok, err := c.Ask(t.Context(), size, time.Second)
+				ok, err := c.Probe(t.Context(), size, time.Second)
 				if ok != (size <= 1400) || err != nil {
 					t.Errorf("%s, %d bytes: %t %v", to, size, ok, err)
 				}
 			}
-			if ok, err := c.Ask(t.Context(), 2000, time.Second); ok || err != nil {
+			if ok, err := c.Probe(t.Context(), 2000, time.Second); ok || err != nil {
 				t.Errorf("%s: larger than the interface: %t %v", to, ok, err)
 			}
 		}
 		if _, err := Open(netip.MustParseAddr("10.9.1.3"), netip.MustParseAddr("10.9.2.2"), 0); err == nil {
-			t.Error("asks from an address of another host")
+			t.Error("probes from an address of another host")
 		}
 	})
 }
@@ -156,7 +156,7 @@ func TestForgedAnswers(t *testing.T) {
 					return
 				}
 				defer conn.Close()
-				if ok, err := conn.Ask(t.Context(), 1280, 300*time.Millisecond); ok != right || err != nil {
+				if ok, err := conn.Probe(t.Context(), 1280, 300*time.Millisecond); ok != right || err != nil {
 					t.Errorf("%s, and the right answer is there %t: %t %v", c.rule, right, ok, err)
 				}
 			})
@@ -241,7 +241,7 @@ func TestBroadcast(t *testing.T) {
 		}
 		defer c.Close()
 		const want = "send an ICMP echo request to 10.9.1.255: permission denied"
-		if ok, err := c.Ask(t.Context(), 1280, time.Second); ok || err == nil || err.Error() != want {
+		if ok, err := c.Probe(t.Context(), 1280, time.Second); ok || err == nil || err.Error() != want {
 			t.Errorf("%t %v", ok, err)
 		}
 	})

@@ -15,11 +15,11 @@ import (
 // something does listen, it throws the packet away.
 const port = 9
 
-// Ask sends a datagram from an address of this host to another host, and reports whether the answer comes within a
+// Probe sends a datagram from an address of this host to another host, and reports whether the answer comes within a
 // time that its port is closed (ICMP). A host gives it to packets with a right checksum alone, and the kernel always
 // computes that of the answer. With offload the checksum is left to the hardware, as far as the interface of the route
 // permits; otherwise the kernel computes it. An error is about this host: it could not send.
-func Ask(ctx context.Context, from, to netip.Addr, offload bool, timeout time.Duration) (bool, error) {
+func Probe(ctx context.Context, from, to netip.Addr, offload bool, timeout time.Duration) (bool, error) {
 	conn, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)),
 		net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, port)))
 	if err != nil {

@@ -50,7 +50,7 @@ func (h host) ask(t *testing.T, from, to string, offload bool) (answered bool) {
 	t.Helper()
 	var failed error
 	err := namespace.Inside(h.name, func() {
-		answered, failed = Ask(t.Context(), netip.MustParseAddr(from), netip.MustParseAddr(to), offload, time.Second)
+		answered, failed = Probe(t.Context(), netip.MustParseAddr(from), netip.MustParseAddr(to), offload, time.Second)
 	})
 	if err != nil || failed != nil {
 		t.Fatal(err, failed)
@@ -92,21 +92,21 @@ func TestBrokenOffload(t *testing.T) {
 }
 
 // Errors of this host are no lost packets.
-func TestUnableToAsk(t *testing.T) {
+func TestUnableToProbe(t *testing.T) {
 	name := nettest.Namespace(t)
 	ask := func(ctx context.Context, from, to string) (answered bool, err error) {
 		if in := namespace.Inside(name, func() {
-			answered, err = Ask(ctx, netip.MustParseAddr(from), netip.MustParseAddr(to), true, 5*time.Second)
+			answered, err = Probe(ctx, netip.MustParseAddr(from), netip.MustParseAddr(to), true, 5*time.Second)
 		}); in != nil {
 			t.Fatal(in)
 		}
 		return answered, err
 	}
 	if _, err := ask(t.Context(), "10.1.0.6", "10.1.0.7"); err == nil {
-		t.Error("asked from an address of another host")
+		t.Error("probed from an address of another host")
 	}
 	if _, err := ask(t.Context(), "10.1.0.5", "10.77.0.1"); err == nil {
-		t.Error("asked without a route")
+		t.Error("probed without a route")
 	}
 	ended, end := context.WithCancel(t.Context())
 	time.AfterFunc(100*time.Millisecond, end)
