@@ -31,16 +31,7 @@ func BenchmarkUpdateToKernel(b *testing.B) {
 			p := s.connect(b)
 			defer p.Close()
 			time.Sleep(500 * time.Millisecond) // let the effects of the handshake settle
-			routes := make(chan netlink.RouteUpdate, 1024)
-			done := make(chan struct{})
-			defer close(done)
-			if err := namespace.Inside(s.node.Namespace, func() {
-				if err := netlink.RouteSubscribe(routes, done); err != nil {
-					b.Error(err)
-				}
-			}); err != nil {
-				b.Fatal(err)
-			}
+			routes := s.watchRoutes(b)
 			var took []time.Duration
 			for _, prefix := range lab.Prefixes(b.N) {
 				u := lab.Announce(peerAS, s.ToRs[0].Address(s.node), []netip.Prefix{prefix})
@@ -55,6 +46,21 @@ func BenchmarkUpdateToKernel(b *testing.B) {
 			report(b, took)
 		})
 	}
+}
+
+// watchRoutes returns the events of the node's routes from now on, until the end of the benchmark.
+func (s *site) watchRoutes(b *testing.B) <-chan netlink.RouteUpdate {
+	b.Helper()
+	routes, done := make(chan netlink.RouteUpdate, 1024), make(chan struct{})
+	b.Cleanup(func() { close(done) })
+	if err := namespace.Inside(s.node.Namespace, func() {
+		if err := netlink.RouteSubscribe(routes, done); err != nil {
+			b.Error(err)
+		}
+	}); err != nil {
+		b.Fatal(err)
+	}
+	return routes
 }
 
 func awaitRoute(b *testing.B, routes <-chan netlink.RouteUpdate, prefix netip.Prefix) {

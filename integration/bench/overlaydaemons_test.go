@@ -185,15 +185,7 @@ func (s *site) hasRoutes(n int) error {
 // there, and the processor time for one.
 func (s *site) addOverlayNodes(b *testing.B, store *etcd.Store, pid, n int) (took []time.Duration, cost time.Duration) {
 	b.Helper()
-	routes, done := make(chan netlink.RouteUpdate, 1024), make(chan struct{})
-	defer close(done)
-	if err := namespace.Inside(s.node.Namespace, func() {
-		if err := netlink.RouteSubscribe(routes, done); err != nil {
-			b.Error(err)
-		}
-	}); err != nil {
-		b.Fatal(err)
-	}
+	routes := s.watchRoutes(b)
 	before := cpu(pid)
 	for i := n + 1; i <= n+moreNodes; i++ {
 		begin := time.Now()
