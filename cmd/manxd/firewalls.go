@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"net"
 	"net/netip"
@@ -26,6 +27,7 @@ type firewallsPart struct {
 	deps.Deps
 	*firewalls.Watch
 	sessions     func() []speaker.SessionStatus
+	route        func(netip.Addr) string // the interface of the route to an address, empty for none
 	besideCalico bool
 	rules        *nftables.Conn
 	log          *zap.Logger
@@ -42,6 +44,7 @@ func newFirewalls(d deps.Deps, sessions func() []speaker.SessionStatus, besideCa
 	}
 	p := &firewallsPart{Deps: d, sessions: sessions, besideCalico: besideCalico, rules: rules,
 		log: d.Log.Named("firewalls")}
+	p.route = p.interfaceTo
 	p.Watch = firewalls.New(firewalls.Config{Kernel: rules, InterfaceName: interfaceName, Packets: p.packets,
 		Legacy: []string{"/proc/self/net/ip_tables_names", "/proc/self/net/ip6_tables_names"}, Log: p.log})
 	d.Control.Policy.ShowFirewalls(p.Watch)
@@ -83,37 +86,67 @@ func (p *firewallsPart) packets() hostfirewall.Host {
 	felix := felixconfig.Merge(snapshot, p.Node.Name, p.Node.Felix)
 	marks, _ := policy.MarksOf(&felix)
 	all.Marks = marks.Decided | marks.Pass
-	p.addUplinks(&all)
-	p.addTunnels(&all, snapshot)
+	ways := firewalls.NewWays(p.uplinkTo)
+	p.addUplinks(&all, snapshot, ways)
+	p.addTunnels(&all, snapshot, ways)
 	return all
 }
 
-// addUplinks adds the interfaces to the peers, and the packets of sessions that are down. A node without peers has the
-// interface of its default route.
-func (p *firewallsPart) addUplinks(all *hostfirewall.Host) {
-	add := func(to netip.Addr) string {
-		name, _, err := p.Kernel.InterfaceTo(to)
-		if err != nil {
-			return ""
-		}
+// interfaceTo returns the interface of the route to an address, empty for none.
+func (p *firewallsPart) interfaceTo(a netip.Addr) string {
+	name, _, err := p.Kernel.InterfaceTo(a)
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+// uplinkTo is route without the interfaces that lead to no other node by themselves: a Node that has an address
+// of this host, and a tunnel.
+func (p *firewallsPart) uplinkTo(a netip.Addr) string {
+	if name := p.route(a); name != "lo" && !overlay.IsDevice(name) {
+		return name
+	}
+	return ""
+}
+
+// addUplinks adds the interfaces to the peers, with the packets of sessions that are down, and those to the other
+// nodes. A node without either has the interface of its default route.
+func (p *firewallsPart) addUplinks(all *hostfirewall.Host, r model.Reader, ways *firewalls.Ways) {
+	add := func(name string) {
 		if name != "" && !slices.Contains(all.Uplinks, name) {
 			all.Uplinks = append(all.Uplinks, name)
 		}
-		return name
 	}
 	for _, s := range p.sessions() {
 		if s.Session.Workload != "" {
 			continue
 		}
-		if name := add(s.Session.Address); name != "" {
+		if name := p.route(s.Session.Address); name != "" {
+			add(name)
 			all.Local = append(all.Local, localPackets(s, name)...)
+		}
+	}
+	for _, f := range []model.Family{model.IPv4, model.IPv6} {
+		for _, a := range p.otherNodes(r, f) {
+			add(ways.To(a))
 		}
 	}
 	if len(all.Uplinks) == 0 {
 		for _, outside := range []string{"192.0.2.1", "2001:db8::1"} { // of no network (RFC 5737, RFC 3849)
-			add(netip.MustParseAddr(outside))
+			add(p.route(netip.MustParseAddr(outside)))
 		}
 	}
+}
+
+// otherNodes returns the addresses of the other nodes, with the lengths of their subnets.
+func (p *firewallsPart) otherNodes(r model.Reader, f model.Family) (list []netip.Prefix) {
+	for key, n := range model.All[model.Node](r, model.KindNode) {
+		if a := n.Spec.BGP.Address(f); a.IsValid() && key.Name != p.Node.Name {
+			list = append(list, a)
+		}
+	}
+	return list
 }
 
 func workloadOf(w *model.Workload) hostfirewall.Workload {
@@ -137,7 +170,7 @@ func (p *firewallsPart) futureWorkload(pools []netip.Prefix) []hostfirewall.Work
 // localPackets are those of a session that is down, and of its BFD: rules of the host may be the reason.
 func localPackets(s speaker.SessionStatus, iface string) (list []hostfirewall.LocalPackets) {
 	peer := s.Session.Address
-	there := netip.PrefixFrom(peer, peer.BitLen())
+	there := single(peer)
 	here := netip.PrefixFrom(peer, 0).Masked()
 	in := hostfirewall.Packet{In: hostfirewall.Interface{Name: iface}, Source: there, Destination: here}
 	out := hostfirewall.Packet{Out: hostfirewall.Interface{Name: iface}, Source: here, Destination: there}
@@ -160,32 +193,33 @@ func localPackets(s speaker.SessionStatus, iface string) (list []hostfirewall.Lo
 	return list
 }
 
-// addTunnels adds the devices of this node's overlays, and the packets of other nodes in them.
-func (p *firewallsPart) addTunnels(all *hostfirewall.Host, r model.Reader) {
+// addTunnels adds the devices of this node's overlays, and the packets of other nodes in them: each by the interface to
+// its node, or by the first uplink if that one is not known.
+func (p *firewallsPart) addTunnels(all *hostfirewall.Host, r model.Reader, ways *firewalls.Ways) {
 	own := model.Get[model.Node](r, model.ResourceKey(model.KindNode, p.Node.Name))
 	felix, uplinks := felixconfig.Merge(r, p.Node.Name, p.Node.Felix), all.Uplinks
 	for _, o := range overlay.All() {
 		if len(uplinks) == 0 || !own.TunnelAddress(o.Device).IsValid() {
 			continue
 		}
-		packets, before := o.Packets(&felix), len(all.Local)
+		here, nodes := own.Spec.BGP.Address(o.Family).Addr(), p.otherNodes(r, o.Family)
+		if !here.IsValid() || len(nodes) == 0 {
+			continue
+		}
+		packets := o.Packets(&felix)
 		var state uint32 // of a new connection
 		if packets.Untracked {
 			state = hostfirewall.StateUntracked
 		}
-		for key, n := range model.All[model.Node](r, model.KindNode) {
-			a := n.Spec.BGP.Address(o.Family).Addr()
-			if !a.IsValid() || key.Name == p.Node.Name {
-				continue
-			}
-			all.Local = append(all.Local, hostfirewall.LocalPackets{What: o.Name + " from other nodes",
-				Packet: hostfirewall.Packet{
-					In:     hostfirewall.Interface{Name: uplinks[0]}, // all of them get a route by the first uplink
-					Source: netip.PrefixFrom(a, a.BitLen()), Destination: netip.PrefixFrom(a, 0).Masked(),
-					Protocol: packets.Protocol, DestinationPort: packets.Port, State: state}})
+		for _, a := range nodes {
+			in := cmp.Or(ways.To(a), uplinks[0])
+			packet := hostfirewall.Packet{In: hostfirewall.Interface{Name: in}, Source: single(a.Addr()),
+				Destination: single(here), Protocol: packets.Protocol, DestinationPort: packets.Port, State: state}
+			all.Local = append(all.Local, hostfirewall.LocalPackets{
+				What: o.Name + " from other nodes through " + in, Packet: packet})
 		}
-		if len(all.Local) > before {
-			all.Uplinks = append(all.Uplinks, o.Device)
-		}
+		all.Uplinks = append(all.Uplinks, o.Device)
 	}
 }
+
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

@@ -5,7 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/manxnet/manx/bgp/speaker"
 	"github.com/manxnet/manx/daemon/deps"
+	"github.com/manxnet/manx/daemon/firewalls"
 	"github.com/manxnet/manx/dataplane/hostfirewall"
 	"github.com/manxnet/manx/datastore/model"
 )
@@ -26,7 +28,7 @@ func TestFirewallsAndVXLAN(t *testing.T) {
 	}
 	felix := &model.FelixConfiguration{}
 	felix.Spec.VXLANPort = new(4790)
-	const four, six = "VXLAN from other nodes", "VXLAN IPv6 from other nodes"
+	const four, six = "VXLAN from other nodes through eth0", "VXLAN IPv6 from other nodes through eth0"
 	other := node("n2", "192.0.2.2/24", "fd16::2/64")
 	for _, x := range []struct {
 		rule string
@@ -43,7 +45,8 @@ func TestFirewallsAndVXLAN(t *testing.T) {
 		p := &firewallsPart{Deps: deps.Deps{Node: deps.Node{Name: "n1"}}}
 		host := hostfirewall.Host{Uplinks: []string{"eth0"}}
 		p.addTunnels(&host, model.NewSet(x.own, other,
-			model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix)))
+			model.NewObject(model.ResourceKey(model.KindFelixConfiguration, "default"), felix)),
+			firewalls.NewWays(func(netip.Addr) string { return "" }))
 		var rules []hostfirewall.Rule
 		for _, port := range x.open {
 			rules = append(rules, hostfirewall.Rule{Verdict: hostfirewall.Accept, Matches: []hostfirewall.Match{{
@@ -64,6 +67,50 @@ func TestFirewallsAndVXLAN(t *testing.T) {
 				l.Packet.Source.Addr() == own {
 				t.Errorf("%s: %+v", x.rule, l.Packet)
 			}
+		}
+	}
+}
+
+// The uplinks of a node without BGP are the interfaces of the routes to the other nodes, and VXLAN of each node comes
+// by its own one. Without any node there is the default route.
+func TestUplinksToOtherNodes(t *testing.T) {
+	node := func(name, address string) *model.Object {
+		return model.NewObject(model.ResourceKey(model.KindNode, name), &model.Node{Spec: model.NodeSpec{
+			BGP: &model.NodeBGPSpec{IPv4Address: address}, IPv4VXLANTunnelAddr: "10.244.0.1"}})
+	}
+	routes := map[string]string{"10.1.0.2": "eth1", "10.2.0.3": "eth2", "10.3.0.4": "", "10.1.0.1": "lo",
+		"10.4.0.5": "wireguard.cali", "192.0.2.1": "eth0", "2001:db8::1": "eth0"}
+	for _, x := range []struct {
+		rule  string
+		nodes []*model.Object
+		want  string // uplinks
+		in    string // interfaces of the packets of VXLAN
+	}{
+		{"two racks", []*model.Object{node("n2", "10.1.0.2/24"), node("n3", "10.2.0.3/24")},
+			"eth1 eth2 vxlan.calico", "eth1 eth2"},
+		{"one without a route", []*model.Object{node("n2", "10.1.0.2/24"), node("n4", "10.3.0.4/24")},
+			"eth1 vxlan.calico", "eth1 eth1"},
+		{"no route to any", []*model.Object{node("n4", "10.3.0.4/24")}, "eth0 vxlan.calico", "eth0"},
+		{"this host's address, and a tunnel", []*model.Object{node("n0", "10.1.0.1/24"), node("n2", "10.1.0.2/24"),
+			node("n5", "10.4.0.5/24")}, "eth1 vxlan.calico", "eth1 eth1 eth1"},
+		{"no other node", nil, "eth0", ""},
+	} {
+		p := &firewallsPart{Deps: deps.Deps{Node: deps.Node{Name: "n1"}},
+			sessions: func() []speaker.SessionStatus { return nil },
+			route:    func(a netip.Addr) string { return routes[a.String()] }}
+		var host hostfirewall.Host
+		r, ways := model.NewSet(append(x.nodes, node("n1", "10.1.0.1/24"))...), firewalls.NewWays(p.uplinkTo)
+		p.addUplinks(&host, r, ways)
+		p.addTunnels(&host, r, ways)
+		var in []string
+		for _, l := range host.Local {
+			in = append(in, l.Packet.In.Name)
+			if l.Packet.Destination.String() != "10.1.0.1/32" {
+				t.Errorf("%s: packets of VXLAN to %s", x.rule, l.Packet.Destination)
+			}
+		}
+		if got := strings.Join(host.Uplinks, " "); got != x.want || strings.Join(in, " ") != x.in {
+			t.Errorf("%s: uplinks %s, packets by %s; want %s, %s", x.rule, got, in, x.want, x.in)
 		}
 	}
 }
