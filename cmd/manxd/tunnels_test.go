@@ -19,6 +19,12 @@ func TestNoticesOfOverlays(t *testing.T) {
 	felix.Spec.VXLANEnabled = new(false)
 	wrong := &model.FelixConfiguration{}
 	wrong.Spec.VXLANVNI = new(1 << 24)
+	port := &model.FelixConfiguration{}
+	port.Spec.VXLANPort = new(4790)
+	node := func(name, address, tunnel string) *model.Object {
+		return model.NewObject(model.ResourceKey(model.KindNode, name), &model.Node{Spec: model.NodeSpec{
+			BGP: &model.NodeBGPSpec{IPv4Address: address}, IPv4VXLANTunnelAddr: tunnel}})
+	}
 	const off = "[{dataplane vxlanEnabled it is false, while pools need VXLAN (pods): the routes to other nodes " +
 		"that need it are blocked 0001-01-01 00:00:00 +0000 UTC}]"
 	for _, x := range []struct {
@@ -36,6 +42,12 @@ func TestNoticesOfOverlays(t *testing.T) {
 		{"a value out of range, of another program", model.NewSet(pool, model.NewObject(model.ResourceKey(
 			model.KindFelixConfiguration, "default"), wrong)), nil,
 			"[{dataplane vxlanVNI 16777216 is out of range: 4096 is used 0001-01-01 00:00:00 +0000 UTC}]"},
+		{"the port of another node", model.NewSet(pool, node("n1", "192.0.2.1/32", "10.0.0.1"),
+			node("n2", "192.0.2.2/32", "10.0.0.2"), model.NewObject(model.ResourceKey(
+				model.KindFelixConfiguration, "node.n2"), port)), nil,
+			"[{dataplane vxlanPort it is 4789 on this node, and 4790 on node n2: packets of VXLAN between this node " +
+				"and these are lost. Set it in the FelixConfiguration default alone, and remove it from the others " +
+				"(node.NAME) and from the hosts (FELIX_VXLANPORT) 0001-01-01 00:00:00 +0000 UTC}]"},
 	} {
 		n := deps.Node{Name: "n1", Felix: felixconfig.NewLocal(x.env, "", "")}
 		if got := fmt.Sprint(overlayNotices(x.r, n)); got != x.want {

@@ -47,6 +47,14 @@ type Settings struct {
 	// overhead.
 	MTUName string
 	MTU     *int
+	// Shared are those in which two nodes must agree, so that each takes the outer packets of the other.
+	Shared []Shared
+}
+
+// Shared is a setting of which all nodes must have one value.
+type Shared struct {
+	Name  string
+	Value int // that is used
 }
 
 var all = []Overlay{ipip, vxlan, vxlan6, wireguard, wireguard6}

@@ -29,7 +29,8 @@ var (
 		Name: "VXLAN", Encapsulation: ippool.VXLAN, Device: model.DeviceVXLAN, Kind: KindVXLAN, Family: model.IPv4,
 		Overhead: vxlanOverhead4, Packets: vxlanPackets, Parameters: vxlanParameters(model.IPv4),
 		Settings: func(f *model.FelixConfigurationSpec) Settings {
-			return Settings{Enabled: "vxlanEnabled", On: f.VXLANEnabled, MTUName: "vxlanMTU", MTU: f.VXLANMTU}
+			return Settings{Enabled: "vxlanEnabled", On: f.VXLANEnabled, MTUName: "vxlanMTU", MTU: f.VXLANMTU,
+				Shared: vxlanShared(f)}
 		},
 	}
 	vxlan6 = Overlay{
@@ -37,7 +38,7 @@ var (
 		Family: model.IPv6, Overhead: vxlanOverhead6, Packets: vxlanPackets, Parameters: vxlanParameters(model.IPv6),
 		Settings: func(f *model.FelixConfigurationSpec) Settings {
 			// vxlanEnabled is for IPv4 alone, as in Calico.
-			return Settings{MTUName: "vxlanMTUV6", MTU: f.VXLANMTUV6}
+			return Settings{MTUName: "vxlanMTUV6", MTU: f.VXLANMTUV6, Shared: vxlanShared(f)}
 		},
 	}
 )
@@ -55,6 +56,11 @@ func vxlanParameters(family model.Family) func(*model.FelixConfigurationSpec, *m
 		p := &VXLAN{VNI: vni(f), Port: vxlanPackets(f).Port, Local: v.Address, MAC: v.MAC}
 		return p, nil
 	}
+}
+
+// vxlanShared are the port and the network, of which both families have the same.
+func vxlanShared(f *model.FelixConfigurationSpec) []Shared {
+	return []Shared{{"vxlanPort", int(vxlanPackets(f).Port)}, {"vxlanVNI", int(vni(f))}}
 }
 
 // vni returns the VXLAN network identifier of the cluster's devices.

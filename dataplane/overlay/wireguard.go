@@ -31,7 +31,8 @@ var (
 		Family: model.IPv4, Overhead: wireguardOverhead4, Packets: wireguardPackets(model.IPv4),
 		Settings: func(f *model.FelixConfigurationSpec) Settings {
 			return Settings{Enabled: "wireguardEnabled", On: new(is(f.WireguardEnabled)),
-				MTUName: "wireguardMTU", MTU: f.WireguardMTU}
+				MTUName: "wireguardMTU", MTU: f.WireguardMTU,
+				Shared: []Shared{{"wireguardListeningPort", int(wireguardPackets(model.IPv4)(f).Port)}}}
 		},
 	}
 	wireguard6 = Overlay{
@@ -39,7 +40,8 @@ var (
 		Family: model.IPv6, Overhead: wireguardOverhead6, Packets: wireguardPackets(model.IPv6),
 		Settings: func(f *model.FelixConfigurationSpec) Settings {
 			return Settings{Enabled: "wireguardEnabledV6", On: new(is(f.WireguardEnabledV6)),
-				MTUName: "wireguardMTUV6", MTU: f.WireguardMTUV6}
+				MTUName: "wireguardMTUV6", MTU: f.WireguardMTUV6,
+				Shared: []Shared{{"wireguardListeningPortV6", int(wireguardPackets(model.IPv6)(f).Port)}}}
 		},
 	}
 )

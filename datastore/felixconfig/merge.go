@@ -1,6 +1,7 @@
 package felixconfig
 
 import (
+	"iter"
 	"reflect"
 
 	v3 "github.com/projectcalico/api/pkg/apis/projectcalico/v3"
@@ -15,13 +16,18 @@ import (
 // Values are shared with the objects: never change the target of a pointer in them. The merge takes a few microseconds,
 // plus the search for a configuration whose nodeSelector matches.
 func Merge(r model.Reader, node string, local *Local) model.FelixConfigurationSpec {
-	var merged model.FelixConfigurationSpec
-	for _, f := range Applicable(r, node) {
+	merged := merge(Applicable(r, node))
+	local.over(&merged)
+	return merged
+}
+
+// merge merges configurations, of which later ones take priority.
+func merge(list iter.Seq2[string, *model.FelixConfiguration]) (merged model.FelixConfigurationSpec) {
+	for _, f := range list {
 		floating := mergeFloatingIPs(merged.FloatingIPs, f.Spec.FloatingIPs)
 		overlay(reflect.ValueOf(&merged).Elem(), reflect.ValueOf(&f.Spec).Elem())
 		merged.FloatingIPs = floating
 	}
-	local.over(&merged)
 	merged.NodeSelector = ""
 	return merged
 }

@@ -101,7 +101,7 @@ var allowed = []struct {
 	{"dataplane/kernel/kerneltest", []string{"dataplane/kernel/...", "dataplane/ruleset"}},
 	{"dataplane/vtep", []string{"datastore/model"}},
 	{"dataplane/cryptokey", []string{"dataplane/kernel/wireguard", "datastore/model"}},
-	{"dataplane/overlay", []string{"dataplane/vtep", "datastore/ippool", "datastore/model"}},
+	{"dataplane/overlay", []string{"dataplane/vtep", "datastore/felixconfig", "datastore/ippool", "datastore/model"}},
 	{"dataplane/hoststate", []string{"dataplane/cryptokey", "dataplane/kernel", "dataplane/overlay",
 		"dataplane/reconcile", "dataplane/vtep", "datastore/felixconfig", "datastore/floating", "datastore/ippool",
 		"datastore/model", "datastore/ownership"}},
