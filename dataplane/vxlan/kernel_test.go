@@ -109,9 +109,9 @@ func TestPacketsReachAnotherNode(t *testing.T) {
 		}
 		packets := capture(t, pair[1].name)
 		from, to := fmt.Sprintf(f.block, 1), fmt.Sprintf(f.block, 2)
-		out, err := exec.Command("ip", "netns", "exec", pair[0].name, "ping", f.family, "-c", "1", "-W", "5", "-s",
-			"1300", "-I", from, to).CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "1 received") {
+		out, err := exec.Command("ip", "netns", "exec", pair[0].name, "ping", f.family, "-c", "5", "-i", "0.2", "-s",
+			"1300", "-I", from, to).CombinedOutput() // the first one may be early on a busy machine
+		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
 		want := outerPacket{netip.MustParseAddr(f.outer[0]), netip.MustParseAddr(f.outer[1]), 4096,
