@@ -193,8 +193,8 @@ func localPackets(s speaker.SessionStatus, iface string) (list []hostfirewall.Lo
 	return list
 }
 
-// addTunnels adds the devices of this node's overlays, and the packets of other nodes in them: each by the interface to
-// its node, or by the first uplink if that one is not known.
+// addTunnels adds the devices of this node's overlays, and the packets from and to other nodes in them: each by the
+// interface to its node, or by the first uplink if that one is not known.
 func (p *firewallsPart) addTunnels(all *hostfirewall.Host, r model.Reader, ways *firewalls.Ways) {
 	own := model.Get[model.Node](r, model.ResourceKey(model.KindNode, p.Node.Name))
 	felix, uplinks := felixconfig.Merge(r, p.Node.Name, p.Node.Felix), all.Uplinks
@@ -207,19 +207,28 @@ func (p *firewallsPart) addTunnels(all *hostfirewall.Host, r model.Reader, ways 
 			continue
 		}
 		packets := o.Packets(&felix)
-		var state uint32 // of a new connection
-		if packets.Untracked {
-			state = hostfirewall.StateUntracked
-		}
 		for _, a := range nodes {
-			in := cmp.Or(ways.To(a), uplinks[0])
-			packet := hostfirewall.Packet{In: hostfirewall.Interface{Name: in}, Source: single(a.Addr()),
-				Destination: single(here), Protocol: packets.Protocol, DestinationPort: packets.Port, State: state}
-			all.Local = append(all.Local, hostfirewall.LocalPackets{
-				What: o.Name + " from other nodes through " + in, Packet: packet})
+			if there := a.Addr(); there != here { // which another Node may have, too
+				by := cmp.Or(ways.To(a), uplinks[0])
+				all.Local = append(all.Local, tunnelPackets(o, packets, by, here, there)...)
+			}
 		}
 		all.Uplinks = append(all.Uplinks, o.Device)
 	}
+}
+
+// tunnelPackets are those of an overlay between this node's address and another one, by an interface.
+func tunnelPackets(o overlay.Overlay, packets overlay.Packets, by string,
+	here, there netip.Addr) []hostfirewall.LocalPackets {
+	in := hostfirewall.Packet{In: hostfirewall.Interface{Name: by}, Source: single(there), Destination: single(here),
+		Protocol: packets.Protocol, DestinationPort: packets.Port}
+	if packets.Untracked {
+		in.State = hostfirewall.StateUntracked
+	}
+	out := in
+	out.In, out.Out, out.Source, out.Destination = in.Out, in.In, in.Destination, in.Source
+	return []hostfirewall.LocalPackets{{What: o.Name + " from other nodes through " + by, Packet: in},
+		{What: o.Name + " to other nodes through " + by, Packet: out}}
 }
 
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

@@ -12,8 +12,8 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// A firewall that closes the port of VXLAN is noticed on a node with a tunnel address, for the family that it is about.
-// The port is the cluster's, and the rules see the packets untracked.
+// A firewall that closes the port of VXLAN, for packets that come or that go, is noticed on a node with a tunnel
+// address, for the family that it is about. The port is the cluster's, and the rules see the packets untracked.
 func TestFirewallsAndVXLAN(t *testing.T) {
 	node := func(name, four, six string, tunnels ...string) *model.Object {
 		n := &model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4Address: four, IPv6Address: six}}}
@@ -28,7 +28,7 @@ func TestFirewallsAndVXLAN(t *testing.T) {
 	}
 	felix := &model.FelixConfiguration{}
 	felix.Spec.VXLANPort = new(4790)
-	const four, six = "VXLAN from other nodes through eth0", "VXLAN IPv6 from other nodes through eth0"
+	const four, six = "VXLAN %s other nodes through eth0", "VXLAN IPv6 %s other nodes through eth0"
 	other := node("n2", "192.0.2.2/24", "fd16::2/64")
 	for _, x := range []struct {
 		rule string
@@ -53,18 +53,19 @@ func TestFirewallsAndVXLAN(t *testing.T) {
 				Field: hostfirewall.DestinationPort, Values: []hostfirewall.Value{{Low: port, High: port}}}}})
 		}
 		host.Uplinks = nil
-		var got []string
-		chain := &hostfirewall.Chain{Name: "in", Base: &hostfirewall.Base{Hook: "input", Drop: true}, Rules: rules}
-		for _, f := range hostfirewall.Find([]*hostfirewall.Table{{Family: "inet", Name: "other",
-			Chains: map[string]*hostfirewall.Chain{"in": chain}}}, host) {
-			got = append(got, f.Packets...)
-		}
-		if strings.Join(got, "; ") != strings.Join(x.want, "; ") {
-			t.Errorf("%s: %q, want %q", x.rule, got, x.want)
+		for hook, way := range map[string]string{"input": "from", "output": "to"} {
+			var got []string
+			chain := &hostfirewall.Chain{Name: "c", Base: &hostfirewall.Base{Hook: hook, Drop: true}, Rules: rules}
+			for _, f := range hostfirewall.Find([]*hostfirewall.Table{{Family: "inet", Name: "other",
+				Chains: map[string]*hostfirewall.Chain{"c": chain}}}, host) {
+				got = append(got, f.Packets...)
+			}
+			if want := strings.ReplaceAll(strings.Join(x.want, "; "), "%s", way); strings.Join(got, "; ") != want {
+				t.Errorf("%s, %s: %q, want %q", x.rule, hook, got, want)
+			}
 		}
 		for _, l := range host.Local {
-			if own := netip.MustParseAddr("192.0.2.1"); l.Packet.State != hostfirewall.StateUntracked ||
-				l.Packet.Source.Addr() == own {
+			if l.Packet.State != hostfirewall.StateUntracked || l.Packet.Source == l.Packet.Destination {
 				t.Errorf("%s: %+v", x.rule, l.Packet)
 			}
 		}
@@ -92,7 +93,7 @@ func TestUplinksToOtherNodes(t *testing.T) {
 			"eth1 vxlan.calico", "eth1 eth1"},
 		{"no route to any", []*model.Object{node("n4", "10.3.0.4/24")}, "eth0 vxlan.calico", "eth0"},
 		{"this host's address, and a tunnel", []*model.Object{node("n0", "10.1.0.1/24"), node("n2", "10.1.0.2/24"),
-			node("n5", "10.4.0.5/24")}, "eth1 vxlan.calico", "eth1 eth1 eth1"},
+			node("n5", "10.4.0.5/24")}, "eth1 vxlan.calico", "eth1 eth1"},
 		{"no other node", nil, "eth0", ""},
 	} {
 		p := &firewallsPart{Deps: deps.Deps{Node: deps.Node{Name: "n1"}},
@@ -104,9 +105,10 @@ func TestUplinksToOtherNodes(t *testing.T) {
 		p.addTunnels(&host, r, ways)
 		var in []string
 		for _, l := range host.Local {
-			in = append(in, l.Packet.In.Name)
-			if l.Packet.Destination.String() != "10.1.0.1/32" {
-				t.Errorf("%s: packets of VXLAN to %s", x.rule, l.Packet.Destination)
+			if own := netip.MustParsePrefix("10.1.0.1/32"); l.Packet.Destination == own {
+				in = append(in, l.Packet.In.Name)
+			} else if l.Packet.Source != own || l.Packet.Out.Name != in[len(in)-1] {
+				t.Errorf("%s: packets of VXLAN %+v", x.rule, l.Packet)
 			}
 		}
 		if got := strings.Join(host.Uplinks, " "); got != x.want || strings.Join(in, " ") != x.in {
