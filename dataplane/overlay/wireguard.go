@@ -77,8 +77,9 @@ type Encryption struct {
 	Table, Priority uint32
 	// Hosts is set if packets to the nodes themselves are to be encrypted, too.
 	Hosts bool
-	// Threaded has the device's packets received by threads of its own.
-	Threaded bool
+	// Threaded is whether threads of its own receive the device's packets; nil: as the kernel decides, which uses them
+	// from Linux 6.17 on.
+	Threaded *bool
 	// Keepalive is the time between packets that are sent without need, 0 for none.
 	Keepalive time.Duration
 }
@@ -96,7 +97,7 @@ func Encryptions(f *model.FelixConfigurationSpec) (list []Encryption) {
 		if p := f.WireguardRoutingRulePriority; p != nil && *p > 0 && *p <= mostRulePriority {
 			e.Priority = uint32(*p)
 		}
-		e.Threaded = is(f.WireguardThreadingEnabled)
+		e.Threaded = f.WireguardThreadingEnabled
 		e.Hosts = e.On && is(f.WireguardHostEncryptionEnabled) && e.Priority > 1
 		if k := f.WireguardPersistentKeepAlive; k != nil && k.Duration > 0 {
 			e.Keepalive = min(k.Duration.Truncate(time.Second), 65535*time.Second)

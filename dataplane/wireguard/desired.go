@@ -146,9 +146,9 @@ func (s *side) routeKey(p netip.Prefix) kernel.RouteKey {
 func (s *side) wantDevice(want map[key]value) {
 	want[key{Kind: presence, Device: s.Device}] = value{}
 	want[key{Kind: settings, Device: s.Device}] = value{Port: s.Port, Mark: s.Mark, Keyed: true}
-	if s.threadable() {
+	if s.Threaded != nil && s.threadable() {
 		v := value{Threads: wireguard.ThreadsOff}
-		if s.Threaded {
+		if *s.Threaded {
 			v.Threads = wireguard.ThreadsOn
 		}
 		want[key{Kind: threads, Device: s.Device}] = v

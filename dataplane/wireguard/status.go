@@ -145,7 +145,7 @@ func (t *Target) Notices() []reconcile.Notice {
 				Text: fmt.Sprintf("packets of pods go in plain all the same: WireGuard is not switched on for IPv%d "+
 					"(FelixConfiguration, %s)", s.Family, s.Enabled)})
 		}
-		if s.Threaded && s.have != nil && s.have.Threads == wireguard.NoThreads {
+		if s.Threaded != nil && *s.Threaded && s.have != nil && s.have.Threads == wireguard.NoThreads {
 			own = append(own, reconcile.Notice{Subject: "wireguardThreadingEnabled", Text: fmt.Sprintf("%s has no "+
 				"threads: the kernel has no threaded NAPI (Linux 5.12), or "+
 				"its /sys is not that of this host", s.Device)})

@@ -734,7 +734,14 @@ func TestThreads(t *testing.T) {
 	threaded(false)
 	r.flush()
 	r.later(10 * time.Second)
-	want("not set any more", wireguard.ThreadsOff)
+	want("switched off", wireguard.ThreadsOff)
+	if err := r.kernel.SetThreads(device, true); err != nil {
+		t.Fatal(err)
+	}
+	r.put(felix(true))
+	r.flush()
+	r.later(10 * time.Second)
+	want("not set: as the kernel has it", wireguard.ThreadsOn)
 	if err := r.kernel.ForgetThreads(device); err != nil {
 		t.Fatal(err)
 	}
