@@ -132,8 +132,8 @@ kubernetes-programs: ## the programs of a Kubernetes cluster, into a cache folde
 demo-kubernetes test-k8s-e2e: ARCHS := $(shell $(GO) env GOARCH)
 
 .PHONY: demo-kubernetes
-demo-kubernetes: demo-mode programs image kubernetes-programs ## a Kubernetes cluster with real kubelets that runs on Manx (MODE=vxlan: without BGP, KEEP=1 leaves it running, MANIFESTS=1: without Helm; root)
-	@$(NEED) $(CLUSTER_NEED)
+demo-kubernetes: demo-mode programs image kubernetes-programs ## a Kubernetes cluster with real kubelets that runs on Manx (MODE=vxlan: without BGP, MODE=wireguard: encrypted, KEEP=1 leaves it running, MANIFESTS=1: without Helm; root)
+	@$(NEED) $(CLUSTER_NEED) $(if $(findstring wireguard,$(MODE)),tcpdump)
 	$(GO) run ./integration/kubernetes/demo $(if $(MODE),--mode '$(MODE)') $(if $(KEEP),--keep) $(if $(MANIFESTS),--manifests)
 
 # A wrong mode is refused before minutes of builds.

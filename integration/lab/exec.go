@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -88,14 +89,24 @@ func (p *Process) Stop(timeout time.Duration) error {
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
+// Patience is how many times slower than usual this machine is: MANX_PATIENCE, or 1. Waits last longer by this factor.
+func Patience() int {
+	n, err := strconv.Atoi(os.Getenv("MANX_PATIENCE"))
+	if err != nil {
+		return 1
+	}
+	return max(n, 1)
+}
+
 // Eventually calls check until it returns nil; at the end of the time it returns the last error.
 func Eventually(timeout time.Duration, check func() error) error {
-	end := time.Now().Add(timeout)
+	patience := time.Duration(Patience())
+	end := time.Now().Add(timeout * patience)
 	for {
 		err := check()
 		if err == nil || time.Now().After(end) {
 			return err
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond * patience)
 	}
 }

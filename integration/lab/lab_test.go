@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -96,5 +97,26 @@ func TestKilledLabIsRemovedByTheNext(t *testing.T) {
 	}
 	if out, _ := command("ip", "netns", "list"); strings.Contains(out, name+"-") {
 		t.Errorf("namespaces are left behind:\n%s", out)
+	}
+}
+
+// TestPatience waits longer on a machine that needs patience.
+func TestPatience(t *testing.T) {
+	begin := time.Now()
+	late := func() error {
+		if time.Since(begin) < 300*time.Millisecond {
+			return errors.New("too early")
+		}
+		return nil
+	}
+	t.Setenv("MANX_PATIENCE", "4")
+	if err := Eventually(100*time.Millisecond, late); err != nil {
+		t.Error(err)
+	}
+	for value, want := range map[string]int{"": 1, "0": 1, "x": 1, "3": 3} {
+		t.Setenv("MANX_PATIENCE", value)
+		if got := Patience(); got != want {
+			t.Errorf("MANX_PATIENCE=%s is %d, want %d", value, got, want)
+		}
 	}
 }

@@ -26,7 +26,7 @@ func (w *World) reboot() error {
 	node := w.Worker("node3")
 	if err := w.under("the drain and the start of node3", func() error {
 		if _, err := w.Kubectl("drain", node.Name, "--ignore-daemonsets", "--delete-emptydir-data",
-			"--timeout=120s"); err != nil {
+			lab.Timeout(120)); err != nil {
 			return err
 		}
 		if err := node.Reboot(); err != nil {
@@ -44,7 +44,7 @@ func (w *World) reboot() error {
 		return err
 	}
 	// The evicted pod waits for the node, because each node has one pod.
-	if _, err := w.Kubectl("rollout", "status", "deployment/web", "--timeout=180s"); err != nil {
+	if _, err := w.Kubectl("rollout", "status", "deployment/web", lab.Timeout(180)); err != nil {
 		return err
 	}
 	if err := w.showOutput("get", "pods", "-o", "wide"); err != nil {
@@ -99,7 +99,7 @@ func (w *World) rememberFootprint(n *lab.Node) (err error) {
 }
 
 func (w *World) uninstall() error {
-	if _, err := w.Kubectl("delete", "deployment,service,pod", "--all", "--timeout=120s",
+	if _, err := w.Kubectl("delete", "deployment,service,pod", "--all", lab.Timeout(120),
 		"--grace-period=1"); err != nil {
 		return err
 	}

@@ -12,9 +12,11 @@ import (
 type mode string
 
 // The modes of a cluster. With VXLAN the nodes have no BGP, and packets within a rack need no tunnel (CrossSubnet).
+// With WireGuard two nodes of a rack encrypt; they have BGP as well.
 const (
-	BGP   mode = "bgp"
-	VXLAN mode = "vxlan"
+	BGP       mode = "bgp"
+	VXLAN     mode = "vxlan"
+	WireGuard mode = "wireguard"
 )
 
 // Network is what an installation of Manx gives pods: a way to each other, and addresses of these families.
@@ -28,29 +30,30 @@ func ParseNetwork(name, families string) (n Network, err error) {
 	switch n.Mode = mode(name); n.Mode {
 	case "":
 		n.Mode = BGP
-	case BGP, VXLAN:
-	case "wireguard":
-		if err := wireguard(); err != nil {
-			return n, fmt.Errorf("mode wireguard: the kernel here has no WireGuard (%w); the modes %s and %s run here",
-				err, BGP, VXLAN)
-		}
-		return n, fmt.Errorf("mode wireguard: clusters do not have it yet; the modes are %s and %s", BGP, VXLAN)
+	case BGP, VXLAN, WireGuard:
 	default:
-		return n, fmt.Errorf("mode %q: want %s, %s or wireguard", name, BGP, VXLAN)
+		return n, fmt.Errorf("mode %q: want %s, %s or %s", name, BGP, VXLAN, WireGuard)
 	}
 	n.Families, err = lab.ParseFamilies(families)
 	return n, err
 }
 
-// wireguard asks the kernel for a device.
-func wireguard() error {
+// Missing returns the reason why the kernel here cannot run the network, if there is one.
+func (n Network) Missing() error {
+	if n.Mode != WireGuard {
+		return nil
+	}
+
 	const name = "manx-wg-probe"
 	if err := netns.Add(name); err != nil {
 		return err
 	}
 	defer func() { _ = netns.Remove(name) }()
 	out, err := exec.Command("ip", "-n", name, "link", "add", "wg0", "type", "wireguard").CombinedOutput()
-	return withOutput(out, err)
+	if err := withOutput(out, err); err != nil {
+		return fmt.Errorf("mode %s: the kernel here has no WireGuard (%w)", WireGuard, err)
+	}
+	return nil
 }
 
 // setting is a value of the chart, and the variables of manxd in the manifests that are the same.
@@ -86,9 +89,12 @@ func (n Network) settings() (all []setting) {
 
 // String names the network for people.
 func (n Network) String() string {
-	by := map[mode]string{BGP: "BGP", VXLAN: "VXLANCrossSubnet without BGP"}
+	by := map[mode]string{BGP: "BGP", VXLAN: "VXLANCrossSubnet without BGP", WireGuard: "WireGuard"}
 	families := map[lab.Families]string{lab.IPv4: "IPv4", lab.Dual: "dual stack", lab.IPv6: "IPv6 alone"}
 	return by[n.Mode] + ", " + families[n.Families]
 }
 
-func (w *World) hasBGP() bool { return w.install.Network().Mode == BGP }
+func (w *World) hasBGP() bool { return w.install.Network().Mode != VXLAN }
+
+// hasDNS is false where steps leave names of Services out.
+func (w *World) hasDNS() bool { return w.install.Network().Mode != WireGuard }

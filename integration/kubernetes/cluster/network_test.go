@@ -2,27 +2,38 @@ package cluster
 
 import (
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/manxnet/manx/integration/kubernetes/lab"
-	netns "github.com/manxnet/manx/integration/namespace"
 )
 
 // TestNetworksByName refuses what does not exist, and names what does.
 func TestNetworksByName(t *testing.T) {
-	netns.Require(t, "ip") // the kernel is asked for WireGuard
 	for names, want := range map[[2]string]Network{{"", ""}: {BGP, lab.IPv4}, {"vxlan", "dual"}: {VXLAN, lab.Dual},
-		{"bgp", "ipv6"}: {BGP, lab.IPv6}} {
+		{"bgp", "ipv6"}: {BGP, lab.IPv6}, {"wireguard", ""}: {WireGuard, lab.IPv4}} {
 		if got, err := ParseNetwork(names[0], names[1]); err != nil || got != want {
 			t.Errorf("%q is %v, want %v (%v)", names, got, want, err)
 		}
 	}
 	for names, want := range map[[2]string]string{{"ipip", ""}: `mode "ipip": want bgp, vxlan or wireguard`,
-		{"", "both"}: `families "both": want ipv4, dual or ipv6`, {"wireguard", ""}: "mode wireguard: "} {
+		{"", "both"}: `families "both": want ipv4, dual or ipv6`} {
 		if _, err := ParseNetwork(names[0], names[1]); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", names, err, want)
 		}
+	}
+}
+
+// TestRareProbes changes the times of probes and nothing else.
+func TestRareProbes(t *testing.T) {
+	t.Setenv("MANX_PATIENCE", "5")
+	cmd := exec.Command("awk", rareProbes())
+	cmd.Stdin = strings.NewReader("  terminationGracePeriodSeconds: 10\n    periodSeconds: 5\n    timeoutSeconds: 8\n")
+	got, err := cmd.Output()
+	want := "  terminationGracePeriodSeconds: 10\n    periodSeconds: 25\n    timeoutSeconds: 40\n"
+	if err != nil || string(got) != want {
+		t.Errorf("got %q, want %q (%v)", got, want, err)
 	}
 }
 

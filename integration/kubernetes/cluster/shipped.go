@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/manxnet/manx/integration/kubernetes/lab"
+	hosts "github.com/manxnet/manx/integration/lab"
 )
 
 // Shipped is the users' installation: the image of `make image`, installed by the chart, or by the manifests where Helm
@@ -112,6 +113,13 @@ func (h helm) chart() string { return filepath.Join(h.deploy, "charts", "manx") 
 // Install is `helm install`.
 func (h helm) Install(c *lab.Cluster) error {
 	args := []string{"install", "manx", h.chart(), "--set=image.tag=" + h.version}
+	// Where Go's programs need this setting, so do those in pods.
+	if debug := os.Getenv("GODEBUG"); debug != "" {
+		args = append(args, "--set=extraEnv[0].name=GODEBUG,extraEnv[0].value="+debug)
+	}
+	if hosts.Patience() > 1 {
+		args = append(args, "--post-renderer=awk", "--post-renderer-args="+rareProbes())
+	}
 	for _, s := range h.network.settings() {
 		args = append(args, "--set="+s.value)
 	}
@@ -121,9 +129,15 @@ func (h helm) Install(c *lab.Cluster) error {
 // helmTest is `helm test`, where Helm has installed Manx.
 func (w *World) helmTest() error {
 	if h, ok := w.install.(helm); ok {
-		return h.helm(w.Cluster, "test", "manx", "--timeout=120s")
+		return h.helm(w.Cluster, "test", "manx", lab.Timeout(120))
 	}
 	return nil
+}
+
+// rareProbes is a program of awk for manifests. A probe starts a process in a container, which is much work for a
+// machine that needs patience.
+func rareProbes() string {
+	return fmt.Sprintf(`/^ *(period|timeout)Seconds:/ { sub(/[0-9]+/, %d * $2) } 1`, hosts.Patience())
 }
 
 // Update is `helm upgrade` with another annotation of the pods, so that all pods are replaced.
@@ -144,10 +158,10 @@ func (h helm) Uninstall(c *lab.Cluster) error {
 
 // cleanedUp waits until the cleanup DaemonSet has finished on all nodes, and the Job that removes finalizers.
 func cleanedUp(c *lab.Cluster) error {
-	_, err := c.Kubectl("rollout", "status", "-n", namespace, "daemonset/manx-cleanup", "--timeout=180s")
+	_, err := c.Kubectl("rollout", "status", "-n", namespace, "daemonset/manx-cleanup", lab.Timeout(180))
 	if err == nil {
 		_, err = c.Kubectl("wait", "-n", namespace, "--for=condition=complete", "job", "-l", "k8s-app=manx-cleanup",
-			"--timeout=180s")
+			lab.Timeout(180))
 	}
 	return err
 }

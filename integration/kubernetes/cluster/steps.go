@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -20,6 +19,9 @@ func shortSteps(n Network) []Step {
 
 // Steps in their order: each needs the results of those before it.
 func Steps(n Network) []Step {
+	if n.Mode == WireGuard {
+		return encryptedSteps()
+	}
 	between := []Step{
 		{"the router outside is a peer of all nodes: `gobgp neighbor` shows the sessions", (*World).peerWithRouter},
 		{"start pods on all nodes: each has an address of its node's block", (*World).startPods},
@@ -72,11 +74,16 @@ func (w *World) switchOn() error {
 	if err := w.Import(tools); err != nil {
 		return err
 	}
-	if err := errors.Join(w.install.Prepare(w.Cluster), w.ImportDNS()); err != nil {
+	if err := w.install.Prepare(w.Cluster); err != nil {
 		return err
 	}
+	if w.hasDNS() {
+		if err := w.ImportDNS(); err != nil {
+			return err
+		}
+	}
 	for _, n := range w.Workers {
-		if _, err := w.Kubectl("wait", "--for=create", "--timeout=120s", "node/"+n.Name); err != nil {
+		if _, err := w.Kubectl("wait", "--for=create", lab.Timeout(120), "node/"+n.Name); err != nil {
 			return err
 		}
 		if err := w.rememberFootprint(n); err != nil {
@@ -113,7 +120,7 @@ func (w *World) rolledOut() error {
 		return err
 	}
 	for _, name := range append(strings.Fields(apart), "daemonset/manx-node") {
-		if _, err := w.Kubectl("rollout", "status", "-n", namespace, name, "--timeout=240s"); err != nil {
+		if _, err := w.Kubectl("rollout", "status", "-n", namespace, name, lab.Timeout(240)); err != nil {
 			return err
 		}
 	}
@@ -125,7 +132,7 @@ apiVersion: apps/v1
 kind: Deployment
 metadata: {name: web}
 spec:
-  replicas: 3
+  replicas: %d
   selector: {matchLabels: {app: web}}
   template:
     metadata: {labels: {app: web}}
@@ -170,17 +177,19 @@ spec: {type: NodePort, selector: {app: server}, ports: [{port: 7000}]}
 `
 
 func (w *World) startPods() error {
-	if err := w.Apply(workloads); err != nil {
+	if err := w.Apply(fmt.Sprintf(workloads, len(w.Workers))); err != nil {
 		return err
 	}
 	if err := w.WaitPod("client", "server"); err != nil {
 		return err
 	}
-	if _, err := w.Kubectl("rollout", "status", "deployment/web", "--timeout=180s"); err != nil {
+	if _, err := w.Kubectl("rollout", "status", "deployment/web", lab.Timeout(180)); err != nil {
 		return err
 	}
-	if err := w.StartDNS(); err != nil {
-		return err
+	if w.hasDNS() {
+		if err := w.StartDNS(); err != nil {
+			return err
+		}
 	}
 	return w.showOutput("get", "pods", "-A", "-o", "wide")
 }

@@ -63,6 +63,9 @@ type options struct {
 
 func run(ctx context.Context, o options) error {
 	network, err := cluster.ParseNetwork(o.mode, o.families)
+	if err == nil && network.Mode == cluster.WireGuard {
+		err = fmt.Errorf("mode %s: this cluster has two nodes, and the tests need three", network.Mode)
+	}
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-// Command demo shows Manx as the network of a Kubernetes cluster: three nodes with real kubelets in namespaces of this
+// Command demo shows Manx as the network of a Kubernetes cluster: nodes with real kubelets in namespaces of this
 // machine, and a BIRD router outside.
 package main
 
@@ -23,7 +23,7 @@ func main() {
 	down := flag.Bool("down", false, "remove a cluster that was kept, and do nothing else")
 	byHand := flag.Bool("by-hand", false, "install Manx with a DaemonSet and etcd in place of the chart")
 	manifests := flag.Bool("manifests", false, "install with the generated manifests although Helm is there")
-	mode := flag.String("mode", "", "bgp or vxlan: how packets of pods get from node to node; empty: bgp")
+	mode := flag.String("mode", "", "bgp, vxlan or wireguard: how packets of pods get from node to node; empty: bgp")
 	check := flag.Bool("check", false, "check the mode, and do nothing else")
 	root := flag.String("root", ".", "folder of the checkout")
 	flag.Parse()
@@ -31,6 +31,13 @@ func main() {
 		exit(lab.Remove(labName))
 	}
 	network, err := cluster.ParseNetwork(*mode, "")
+	if err != nil {
+		exit(err)
+	}
+	missing := network.Missing()
+	if missing != nil {
+		err = bootable(missing, *keep)
+	}
 	if err != nil || *check {
 		exit(err)
 	}
@@ -45,6 +52,9 @@ func main() {
 	if err != nil {
 		exit(err)
 	}
+	if missing != nil {
+		exit(boot(path, missing))
+	}
 	exit(run(install, *keep))
 }
 
@@ -57,8 +67,8 @@ func exit(err error) {
 }
 
 func run(install cluster.Installation, keep bool) (err error) {
-	fmt.Println("Manx in Kubernetes: a control plane, 3 nodes in 2 racks, a BIRD router, all in namespaces of " +
-		"this machine.")
+	fmt.Println("Manx in Kubernetes: a control plane, nodes with kubelets, a BIRD router, all in namespaces of one " +
+		"machine.")
 	fmt.Println("Manx is installed by", install)
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)

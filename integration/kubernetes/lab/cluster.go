@@ -140,20 +140,26 @@ func (c *Cluster) startPlane() error {
 	if _, err := c.Control.Run("sh", "-ec", routes); err != nil {
 		return err
 	}
-	steps := [][]string{
-		c.etcd(),
-		c.apiserver(address),
-		{"kube-controller-manager", "--kubeconfig=" + configs["system:kube-controller-manager"], "--leader-elect=false",
-			"--service-account-private-key-file=" + c.users.file("sa.key"), "--root-ca-file=" + c.users.file("ca.crt"),
-			"--use-service-account-credentials=true", "--service-cluster-ip-range=" + c.Spec.Families.ServiceCIDRs()},
-		{"kube-scheduler", "--kubeconfig=" + configs["system:kube-scheduler"], "--leader-elect=false"},
-	}
-	for _, args := range steps {
+	for _, args := range [][]string{c.etcd(), c.apiserver(address)} {
 		if err := c.startProgram(args[0], args[1:]...); err != nil {
 			return err
 		}
 	}
-	return c.planeReady()
+	// The controllers end where the API server is not ready within 10 s.
+	if err := c.planeAnswers("--raw=/readyz"); err != nil {
+		return err
+	}
+	for _, args := range [][]string{
+		{"kube-controller-manager", "--kubeconfig=" + configs["system:kube-controller-manager"], "--leader-elect=false",
+			"--service-account-private-key-file=" + c.users.file("sa.key"), "--root-ca-file=" + c.users.file("ca.crt"),
+			"--use-service-account-credentials=true", "--service-cluster-ip-range=" + c.Spec.Families.ServiceCIDRs()},
+		{"kube-scheduler", "--kubeconfig=" + configs["system:kube-scheduler"], "--leader-elect=false"},
+	} {
+		if err := c.startProgram(args[0], args[1:]...); err != nil {
+			return err
+		}
+	}
+	return c.planeAnswers("serviceaccount", "default")
 }
 
 // Program returns the path of a program of Kubernetes or Debian.
@@ -217,8 +223,8 @@ func (c *Cluster) apiserver(address string) []string {
 	return args
 }
 
-// planeReady waits until the API server is ready and service accounts can be used.
-func (c *Cluster) planeReady() error {
+// planeAnswers waits until `kubectl get` answers.
+func (c *Cluster) planeAnswers(get ...string) error {
 	return hosts.Eventually(2*time.Minute, func() error {
 		for _, p := range c.plane {
 			select {
@@ -228,10 +234,7 @@ func (c *Cluster) planeReady() error {
 			default:
 			}
 		}
-		if _, err := c.Kubectl("get", "--raw=/readyz"); err != nil {
-			return err
-		}
-		_, err := c.Kubectl("get", "serviceaccount", "default")
+		_, err := c.Kubectl(append([]string{"get"}, get...)...)
 		return err
 	})
 }

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"strings"
 	"time"
+
+	hosts "github.com/manxnet/manx/integration/lab"
 )
 
 // limit bounds the duration of a command.
@@ -15,7 +17,7 @@ const limit = 5 * time.Minute
 
 // run runs a program to its end, with that input, and returns its standard output. The error has its standard error.
 func run(stdin io.Reader, name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := context.WithTimeout(context.Background(), limit*time.Duration(hosts.Patience()))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	var stdout, stderr bytes.Buffer

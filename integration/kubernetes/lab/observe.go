@@ -4,10 +4,15 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+
+	hosts "github.com/manxnet/manx/integration/lab"
 )
 
 // patience of kubectl, which waits for conditions.
-const patience = "--timeout=180s"
+var patience = Timeout(180)
+
+// Timeout is the flag of kubectl, Helm and agnhost for that time on a machine of usual speed.
+func Timeout(seconds int) string { return fmt.Sprintf("--timeout=%ds", seconds*hosts.Patience()) }
 
 // WaitNodes waits until all nodes that are on are Ready.
 func (c *Cluster) WaitNodes() error {

@@ -39,7 +39,7 @@ func (c *Cluster) Return() error {
 		if i > 0 {
 			continue
 		}
-		if err := c.planeReady(); err != nil {
+		if err := c.planeAnswers("--raw=/readyz"); err != nil {
 			return err
 		}
 		c.starts = append(c.starts, period{from, time.Now()})
