@@ -22,17 +22,16 @@ import (
 // interval between checks whether to decide again, 0 if only changes require it. With all, which is the first decision
 // from the datastore, the agents evaluate all objects.
 func (f *Follower) configure(ctx context.Context, snapshot *datastore.Snapshot, all bool) time.Duration {
-	d, kept := f.decide(snapshot, !all)
+	d, held := f.decide(snapshot, !all)
+	f.held = held
 	f.setState(all, func(s *dataplane.State) {
 		s.Reader, s.All, s.DatastoreSynced, s.Last = snapshot, all, snapshot.InSync(), false
 		s.Statics, s.Peering, s.Peers = staticRoutes(d.Statics), peeringAddresses(d.Peering), peers(d.Sessions)
 	})
-	if kept {
+	if held {
 		return 0
 	}
-	if f.config.Keep != nil && !f.off {
-		f.config.Keep(snapshot, d)
-	}
+	f.keep(snapshot, d)
 	return f.set(ctx, d)
 }
 
@@ -83,7 +82,7 @@ func (f *Follower) set(ctx context.Context, d bgp.Desired) time.Duration {
 // decide computes the configuration of BGP. If this host's Node was deleted, is invalid or has lost its IPv4 address
 // since an earlier decision from the datastore, it keeps that one, which keeps the node connected. The address is the
 // router ID: without it, all sessions would restart, and again when registration has restored it.
-func (f *Follower) decide(r model.Reader, again bool) (d bgp.Desired, kept bool) {
+func (f *Follower) decide(r model.Reader, again bool) (d bgp.Desired, held bool) {
 	if f.off {
 		return bgp.Desired{}, false
 	}

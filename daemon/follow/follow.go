@@ -82,7 +82,8 @@ type Config struct {
 	// Last delivers the state that an earlier run has read, at most once, if the datastore does not answer at the
 	// start; nil: never.
 	Last <-chan model.Reader
-	// Keep is called with each snapshot from which BGP was decided, and the decision; may be nil. It must not block.
+	// Keep is called with each snapshot from which BGP was decided, or that has other Nodes, and the decision; may be
+	// nil. It must not block.
 	Keep func(*datastore.Snapshot, bgp.Desired)
 	Log  *zap.Logger
 }
@@ -95,6 +96,7 @@ type Follower struct {
 	last      model.Reader // as Last has delivered it; nil: not, or the datastore has been read
 	desired   atomic.Pointer[decision]
 	off       bool          // this node has no BGP
+	held      bool          // BGP is kept as it was, since this host's Node cannot be used: see decide
 	failure   string        // of the last attempt to configure the speaker, as logged
 	triggered chan struct{} // holds one token when BGP is to be decided again
 
@@ -227,7 +229,7 @@ func (f *Follower) wait(ctx context.Context, last *datastore.Snapshot, tick <-ch
 // a revision also receive a snapshot without a difference.
 func (f *Follower) step(before, next *datastore.Snapshot) (concerned bool) {
 	var changed []model.Key
-	others := false // other objects
+	others, nodes := false, false // objects of other kinds, and Nodes
 	decided, node := f.Desired(), f.config.Settings.Node
 	for c := range next.Changes(before) {
 		if !f.used(c.Key.Kind) {
@@ -236,11 +238,22 @@ func (f *Follower) step(before, next *datastore.Snapshot) (concerned bool) {
 		}
 		changed = append(changed, c.Key)
 		concerned = concerned || !f.off && decided.DependsOn(node, c.Old, c.New)
+		nodes = nodes || c.Key.Kind == model.KindNode
 	}
 	f.setState(len(changed) > 0 || !others, func(s *dataplane.State) {
 		s.Reader, s.Changed, s.DatastoreSynced = next, changed, next.InSync()
 	})
+	if nodes && !concerned { // they have tunnel addresses and keys, too
+		f.keep(next, decided)
+	}
 	return concerned
+}
+
+// keep has a decision kept for the next run.
+func (f *Follower) keep(s *datastore.Snapshot, d bgp.Desired) {
+	if f.config.Keep != nil && !f.off && !f.held {
+		f.config.Keep(s, d)
+	}
 }
 
 // used reports whether BGP or agents use objects of a kind.

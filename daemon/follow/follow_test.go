@@ -429,6 +429,37 @@ func TestChangesReachTheAgentsAndBGP(t *testing.T) {
 	})
 }
 
+// The next run gets tunnel addresses and keys of other nodes, on which BGP does not depend, but no state without the
+// Node of this host.
+func TestNodesAreKeptForTheNextRun(t *testing.T) {
+	bubble(t, func(r *rig) {
+		kept := func(what string, want ...int64) {
+			t.Helper()
+			synctest.Wait()
+			if !slices.Equal(r.kept, want) {
+				t.Errorf("%s: kept revisions %v, want %v", what, r.kept, want)
+			}
+			r.kept = nil
+		}
+		vtep := func(mac string) {
+			r.tables.Apply(r.put(model.KindNode, "", "n2",
+				fmt.Sprintf(`{"bgp":{"ipv4Address":"192.0.2.2/24"},"vxlanTunnelMACAddr":%q}`, mac)))
+		}
+		r.begin()
+		kept("at first", r.revision)
+		vtep("02:00:00:00:00:01")
+		kept("another node has a tunnel", r.revision)
+		r.tables.Apply(r.put(model.KindNetworkPolicy, "ns", "web", `{"selector":"all()"}`))
+		kept("a policy")
+		r.tables.Apply(r.drop(model.KindNode, "", "n1"))
+		kept("without this host's Node")
+		vtep("02:00:00:00:00:02")
+		kept("and another node has a tunnel then")
+		r.tables.Apply(r.put(model.KindNode, "", "n1", `{"bgp":{"ipv4Address":"192.0.2.1/24"}}`))
+		kept("it is back", r.revision)
+	})
+}
+
 // A pod inside a block that this node advertises changes nothing about BGP.
 func TestPodsInsideOwnBlocks(t *testing.T) {
 	pod := `{"orchestrator":"k8s","node":"n1","pod":"a","endpoint":"eth0","interfaceName":"cali1","ipNetworks":[%q]}`

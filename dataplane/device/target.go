@@ -93,7 +93,8 @@ func newTarget(
 		log: zap.NewNop(), restore: map[string]bool{}}
 	t.Driver = driver.New(t, driver.Config[key, value]{
 		Name: "device", Part: "interfaces", ListLinks: k.ListLinks, Now: now,
-		Prune: driver.Always}) // an undesired address on an own device is an earlier one
+		// An undesired address on an own device is an earlier one, unless the last state of an earlier run is older.
+		Prune: func(h *hoststate.Host) bool { return !h.Last }})
 	return t
 }
 
@@ -127,7 +128,9 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 		if _, there := links[d.Name]; (d.Leaving || d.Kept) && !there {
 			continue
 		}
-		if t.kept[d.Name] = d.Kept; !d.Kept {
+		// A device is not made again because of a state that is older than it may be.
+		stays := h.Last && links[d.Name].Kind == overlay.KindVXLAN
+		if t.kept[d.Name] = d.Kept; !d.Kept && !stays {
 			want[key{Kind: exists, Device: d.Name}] = value{Text: d.Kind, VXLAN: vxlanOf(d)}
 		}
 		l, there := links[d.Name]

@@ -40,10 +40,13 @@ func newTestTarget(f kernel.Links) *testTarget {
 	return t
 }
 
-func (t *testTarget) configure(list ...overlay.Device) {
+func (t *testTarget) configure(list ...overlay.Device) { t.follow(false, list) }
+
+// follow sets the devices, by the last state of an earlier run or by the datastore.
+func (t *testTarget) follow(last bool, list []overlay.Device) {
 	t.list = list
 	h := hoststate.New("n1", nil)
-	h.Concerned = true
+	h.Concerned, h.Last = true, last
 	t.SetState(h)
 }
 
@@ -227,6 +230,39 @@ func TestKeptDevice(t *testing.T) {
 	target.configure()
 	target.Resync()
 	flush("remove address 10.245.1.1/32")
+}
+
+// Until the datastore has been read a device keeps its addresses and its parameters, which may be newer than the last
+// state; a missing one is made.
+func TestDevicesStayWithoutTheDatastore(t *testing.T) {
+	f := testKernel()
+	device := func(vni uint32, address string) overlay.Device {
+		return overlay.Device{Name: "overlay.test", Kind: kernel.KindVXLAN, MTU: 1450, VXLAN: vxlanWith(vni),
+			Addresses: prefixes(address)}
+	}
+	var target *testTarget
+	flush := func(what string, want ...string) {
+		t.Helper()
+		f.Log()
+		if _, failures, err := target.Flush(); err != nil || failures > 0 {
+			t.Error(failures, err, target.Rows())
+		}
+		if log := f.Log(); !slices.Equal(log, want) {
+			t.Errorf("%s: %q, want %q", what, log, want)
+		}
+	}
+	now, older := device(4097, "10.245.1.1/32"), device(4096, "10.245.9.9/32")
+	target = newTestTarget(f)
+	target.follow(true, []overlay.Device{now})
+	flush("after a reboot", "create overlay.test", "SetMTU overlay.test", "add address 10.245.1.1/32",
+		"SetUp overlay.test")
+	target = newTestTarget(f)
+	target.follow(true, nil)
+	flush("without the device in the last state")
+	target.follow(true, []overlay.Device{older})
+	flush("with other values", "add address 10.245.9.9/32")
+	target.configure(now)
+	flush("with the datastore", "remove address 10.245.9.9/32")
 }
 
 // A device that is made again has no address of the former; no other program took it away. One that another program

@@ -74,9 +74,6 @@ func New[K, V comparable](objects Objects[K, V], c Config[K, V]) *Driver[K, V] {
 		Checked: reconcile.NewChecked(objects, c.Part, checkEvery, c.Now)}
 }
 
-// Always is a Config.Prune: objects of earlier runs may be removed at any time.
-func Always(*hoststate.Host) bool { return true }
-
 // Name is the target's in logs.
 func (d *Driver[K, V]) Name() string { return d.config.Name }
 

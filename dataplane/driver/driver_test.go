@@ -30,7 +30,8 @@ type marks struct {
 
 func newMarks(k *kerneltest.Kernel, read bool, now func() time.Time) *marks {
 	m := &marks{have: map[mark]int{}}
-	c := Config[mark, int]{Name: "marks", Part: "marks", ListLinks: k.ListLinks, Now: now, Prune: Always}
+	c := Config[mark, int]{Name: "marks", Part: "marks", ListLinks: k.ListLinks, Now: now,
+		Prune: func(*hoststate.Host) bool { return true }}
 	if read {
 		c.Read = func(k mark) (int, bool, error) {
 			v, ok := m.have[k]

@@ -13,9 +13,13 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Desired implements driver.Objects.
+// Desired implements driver.Objects. Until the datastore has been read nothing is desired, and everything stays as it
+// is: the last state of an earlier run may lack keys, and packets to those nodes would go in plain.
 func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[key]value {
 	want := map[key]value{}
+	if h.Last {
+		return want
+	}
 	pools := h.PoolTable()
 	for _, s := range t.sides {
 		s.needed = slices.ContainsFunc(pools, func(p ippool.Pool) bool {

@@ -108,6 +108,7 @@ type input struct {
 	local []netip.Prefix
 	// here are the addresses of the workloads of this host that are in its blocks, in order.
 	here []netip.Prefix
+	last bool // the state is that of an earlier run
 }
 
 // New makes a Target.
@@ -205,7 +206,7 @@ func (t *Target) contested() (list []netip.Prefix) {
 }
 
 func inputOf(h *hoststate.Host) (in input) {
-	in.node = h.Node
+	in.node, in.last = h.Node, h.Last
 	if h.PolicyOnly {
 		in.list = encryptions(&model.FelixConfigurationSpec{})
 		return in
@@ -389,6 +390,9 @@ func (t *Target) Next() time.Duration {
 
 // publish reports the keys: that of a device that is ready to receive.
 func (t *Target) publish() {
+	if t.input.last {
+		return
+	}
 	keys := Keys{}
 	for _, s := range t.sides {
 		if s.On && s.have != nil && t.Link(s.Device).Up && s.have.Port == s.Port && !s.have.PublicKey.IsZero() {

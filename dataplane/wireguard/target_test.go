@@ -42,10 +42,8 @@ type rig struct {
 }
 
 func newRig(t testing.TB, required bool, nodes ...*model.Object) *rig {
-	pool := &model.IPPool{}
-	pool.Spec.CIDR = "10.244.0.0/16"
-	r := &rig{t: t, kernel: kerneltest.New(), now: time.Unix(1e9, 0), set: model.NewSet(felix(true),
-		model.NewObject(model.ResourceKey(model.KindIPPool, "p4"), pool), node(1, ""))}
+	r := &rig{t: t, kernel: kerneltest.New(), now: time.Unix(1e9, 0), set: model.NewSet(felix(true), pool(),
+		node(1, ""))}
 	for _, n := range nodes {
 		r.set[n.Key] = n
 	}
@@ -54,18 +52,34 @@ func newRig(t testing.TB, required bool, nodes ...*model.Object) *rig {
 	return r
 }
 
-// start makes the target of a new process.
+// start makes the target of a new process, which has read the datastore, but maybe not all blocks.
 func (r *rig) start(required, synced bool) {
+	r.begin(required)
+	r.place()
+	r.target.SetPlacesSynced(synced)
+	r.take()
+}
+
+// place passes the blocks of nodes.
+func (r *rig) place() {
+	for i := 1; i < 10; i++ {
+		r.target.Place(block(i), fmt.Sprintf("n%d", i))
+	}
+}
+
+// begin makes the target of a new process.
+func (r *rig) begin(required bool) {
 	r.host = hoststate.New("n1", nil)
 	r.target = New(Config{Kernel: r.kernel, Now: func() time.Time { return r.now }, Required: required,
 		Refuse:     func(p netip.Prefix, _ string) string { return r.refused[p] },
 		RefuseHost: func(p netip.Prefix, _ string, _ func(netip.Addr) bool) string { return r.refused[p] },
 		Missing:    func() map[string]error { return nil }, Publish: func(k Keys) { r.keys = k }})
-	for i := 1; i < 10; i++ {
-		r.target.Place(block(i), fmt.Sprintf("n%d", i))
-	}
-	r.target.SetPlacesSynced(synced)
-	r.take()
+}
+
+func pool() *model.Object {
+	p := &model.IPPool{}
+	p.Spec.CIDR = "10.244.0.0/16"
+	return model.NewObject(model.ResourceKey(model.KindIPPool, "p4"), p)
 }
 
 func felix(on bool) *model.Object {
@@ -90,6 +104,12 @@ func block(i int) netip.Prefix {
 func (r *rig) take(changed ...model.Key) {
 	r.host.Take(hoststate.State{Reader: r.set, Changed: changed, All: len(changed) == 0, DatastoreSynced: true,
 		BGPSynced: true})
+	r.target.SetState(r.host)
+}
+
+// takeLast has the target follow the state of an earlier run.
+func (r *rig) takeLast(set model.Set) {
+	r.host.Take(hoststate.State{Reader: set, All: true, Last: true})
 	r.target.SetState(r.host)
 }
 
@@ -262,6 +282,44 @@ func TestARestartChangesNothing(t *testing.T) {
 	}
 	if r.keys[model.IPv4] != kerneltest.PublicKey(ownKey) {
 		t.Errorf("the key is %v", r.keys)
+	}
+}
+
+// A process that starts without the datastore encrypts as the one before, also if its last state is older than the
+// keys, or than WireGuard itself. It publishes nothing.
+func TestWithoutTheDatastoreAllStaysEncrypted(t *testing.T) {
+	for name, old := range map[string]model.Set{
+		"without keys":      model.NewSet(felix(true), pool(), node(1, ""), node(2, "")),
+		"with former keys":  model.NewSet(felix(true), pool(), node(1, "k0"), node(2, "k0")),
+		"without WireGuard": model.NewSet(felix(false), pool(), node(1, ""), node(2, "")),
+		"as it is":          model.NewSet(felix(true), pool(), node(1, ownKey), node(2, "k2")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, false, node(2, "k2"))
+			r.flush()
+			r.shake("k2")
+			r.later(time.Second)
+			r.wantWay("before", 2, "unicast")
+			r.begin(false)
+			r.keys = nil
+			r.takeLast(old)
+			if log := append(r.flush(), r.later(time.Minute)...); len(log) > 0 || r.keys != nil {
+				t.Errorf("changes without the datastore: %q, published %v", log, r.keys)
+			}
+			r.shake("k2")
+			r.take()
+			if log := r.flush(); len(log) > 0 {
+				t.Errorf("changes before the blocks are known: %q", log)
+			}
+			r.place()
+			r.target.SetPlacesSynced(true)
+			if log := append(r.flush(), r.later(time.Second)...); len(log) > 0 {
+				t.Errorf("changes with it: %q", log)
+			}
+			if r.keys[model.IPv4] != kerneltest.PublicKey(ownKey) {
+				t.Errorf("published %v", r.keys)
+			}
+		})
 	}
 }
 

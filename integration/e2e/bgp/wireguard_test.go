@@ -46,6 +46,7 @@ func TestVMWireGuard(t *testing.T) {
 		v.says(t, v.n1, n, want)
 	}
 	t.Run("the daemon is killed", v.testKilled)
+	t.Run("the daemon starts without the datastore", v.testStarts)
 	t.Run("switched off and on under traffic", v.testSwitched)
 	t.Run("another key", v.testRotated)
 	t.Run("packets of the hosts", v.testHosts)
@@ -170,13 +171,51 @@ func (v *encrypted) key(t *testing.T, n *lab.Node) string {
 	return world.LineWith(out, "wireguardPublicKey:")
 }
 
-// testKilled kills the daemon of n1: the device keeps its key and its sessions, and no packet is lost.
+// testKilled kills the daemon of n2: the device keeps its key and its sessions, and no packet is lost.
 func (v *encrypted) testKilled(t *testing.T) {
 	flow, err := v.StartFlow(v.pods[v.n1].Namespace, v.pods[v.n2].IP4())
 	must(t, err)
 	before := v.key(t, v.n2)
 	v.n2.Manxd().Kill()
 	must(t, v.n2.StartManxd())
+	must(t, v.n2.Ready(limit))
+	v.secretTo(t, v.n2)
+	if after := v.key(t, v.n2); before == "" || after != before {
+		t.Errorf("the key was %q, and is %q", before, after)
+	}
+	if sent, lost, err := flow.Stop(); lost > 0 || err != nil {
+		t.Errorf("%d of %d pings are lost: %v", lost, sent, err)
+	}
+}
+
+// testStarts kills the daemon of n2, and starts it while it cannot reach the datastore: it knows no keys, and packets
+// of its pods are encrypted all the same.
+func (v *encrypted) testStarts(t *testing.T) {
+	flow, err := v.StartFlow(v.pods[v.n1].Namespace, v.pods[v.n2].IP4())
+	must(t, err)
+	before := v.key(t, v.n2)
+	v.n2.Manxd().Kill()
+	_, err = v.n2.Run("nft", "table ip away { chain output { type filter hook output priority 0; "+
+		"tcp dport 2379 drop; }; }")
+	must(t, err)
+	must(t, v.n2.StartManxd())
+	eventually(t, func() error {
+		out, err := v.n2.Manxctl("status")
+		if line := world.LineWith(out, "Datastore:"); !strings.Contains(line, "BGP and routes follow the state of") {
+			return fmt.Errorf("%s %w", line, err)
+		}
+		return nil
+	})
+	for range 3 {
+		if err := v.send(v.n2, v.pods[v.n1].IP4()); err != nil {
+			t.Error(err)
+		}
+		if got := v.readable(); len(got) > 0 {
+			t.Errorf("packets with the secret leave in plain:\n%s", strings.Join(got, "\n"))
+		}
+	}
+	_, err = v.n2.Run("nft", "delete table ip away")
+	must(t, err)
 	must(t, v.n2.Ready(limit))
 	v.secretTo(t, v.n2)
 	if after := v.key(t, v.n2); before == "" || after != before {
