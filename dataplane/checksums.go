@@ -10,12 +10,12 @@ import (
 	"github.com/manxnet/manx/dataplane/offload"
 )
 
-// OffloadOf returns the Config.Offload that asks by UDP, in the network namespace of this process.
+// OffloadOf returns the Config.Offload that probes by UDP, in the network namespace of this process.
 func OffloadOf(k *kernel.Conn) offload.Prober { return datagrams{k} }
 
 type datagrams struct{ *kernel.Conn }
 
-// Ask implements offload.Prober.
+// Probe implements offload.Prober.
 func (datagrams) Probe(ctx context.Context, from, to netip.Addr, offload bool, timeout time.Duration) (bool, error) {
 	return checksum.Probe(ctx, from, to, offload, timeout)
 }

@@ -236,8 +236,12 @@ func (h *HostAgent) probeBy(probe func(from, to netip.Addr, mark uint32) (pathmt
 	if probe == nil {
 		return nil
 	}
-	return func(from, to netip.Addr) (pathmtu.Prober, error) { return probe(from, to, h.crypto.PlainMark()) }
+	return func(from, to netip.Addr) (pathmtu.Prober, error) { return probe(from, to, h.PlainMark()) }
 }
+
+// PlainMark returns the mark of packets of this host that WireGuard does not take, 0 if it takes none. It is safe for
+// concurrent use.
+func (h *HostAgent) PlainMark() uint32 { return h.crypto.PlainMark() }
 
 // noHosts is why packets between nodes themselves cannot be encrypted, empty if they can.
 func noHosts(c Config) string {

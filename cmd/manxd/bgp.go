@@ -118,6 +118,7 @@ type bgpPart struct {
 type bgpHost struct {
 	passwords passwordsPart
 	networks  *connected.Subnets
+	ways      ways
 	moves     func() map[model.Key]livemigration.Phase
 	agents    []follower
 }
@@ -129,8 +130,8 @@ func newBGP(d deps.Deps, o bgpOptions, h bgpHost) (*bgpPart, error) {
 	}
 	log := d.Log.Named("bgp")
 	s := speaker.New(speaker.Config{Logger: log, GobgpSocket: filepath.Join(d.Node.RunDir, "gobgp.sock"), BMP: bmp,
-		MaxPrefixes: o.maxPrefixes, WarnPrefixes: o.warnPrefixes, InterfaceOf: interfaceOf(d.Kernel, log),
-		Uplink: uplinkOf(d.Kernel), Forwarding: forwarding(uptime, d.Kernel.ListRoutes),
+		MaxPrefixes: o.maxPrefixes, WarnPrefixes: o.warnPrefixes, InterfaceOf: h.ways.forFilters(log),
+		Uplink: h.ways.uplink, Forwarding: forwarding(uptime, d.Kernel.ListRoutes),
 		Again: func() { d.Bus.Undecided.Publish(struct{}{}) }})
 	d.Bus.Links.Subscribe(func(events []kernel.Event) {
 		for _, e := range events {

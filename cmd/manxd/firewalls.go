@@ -34,7 +34,9 @@ type firewallsPart struct {
 }
 
 // newFirewalls returns nil for a kernel without nf_tables, which has no such rules.
-func newFirewalls(d deps.Deps, sessions func() []speaker.SessionStatus, besideCalico bool) (*firewallsPart, error) {
+func newFirewalls(d deps.Deps, sessions func() []speaker.SessionStatus, w ways, besideCalico bool) (
+	*firewallsPart, error,
+) {
 	rules, err := nftables.New()
 	switch {
 	case errors.Is(err, nftables.ErrMissing):
@@ -43,8 +45,7 @@ func newFirewalls(d deps.Deps, sessions func() []speaker.SessionStatus, besideCa
 		return nil, err
 	}
 	p := &firewallsPart{Deps: d, sessions: sessions, besideCalico: besideCalico, rules: rules,
-		log: d.Log.Named("firewalls")}
-	p.route = p.interfaceTo
+		route: w.by, log: d.Log.Named("firewalls")}
 	p.Watch = firewalls.New(firewalls.Config{Kernel: rules, InterfaceName: interfaceName, Packets: p.packets,
 		Legacy: []string{"/proc/self/net/ip_tables_names", "/proc/self/net/ip6_tables_names"}, Log: p.log})
 	d.Control.Policy.ShowFirewalls(p.Watch)
@@ -90,15 +91,6 @@ func (p *firewallsPart) packets() hostfirewall.Host {
 	p.addUplinks(&all, snapshot, ways)
 	p.addTunnels(&all, snapshot, ways)
 	return all
-}
-
-// interfaceTo returns the interface of the route to an address, empty for none.
-func (p *firewallsPart) interfaceTo(a netip.Addr) string {
-	name, _, err := p.Kernel.InterfaceTo(a)
-	if err != nil {
-		return ""
-	}
-	return name
 }
 
 // uplinkTo is route without the interfaces that lead to no other node by themselves: a Node that has an address

@@ -50,7 +50,7 @@ func newHost(d *daemon, deps deps.Deps) (*host, error) {
 	if err != nil {
 		return nil, err
 	}
-	firewalls, err := newFirewalls(deps, h.bgp.sessions, o.calico.beside)
+	firewalls, err := newFirewalls(deps, h.bgp.sessions, ways{deps.Kernel, h.dataplane.PlainMark}, o.calico.beside)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,8 @@ func (h *host) followParts(d deps.Deps, o *options) ([]part.Part, error) {
 		return nil, err
 	}
 	subnets := connected.New(d)
-	if h.bgp, err = newBGP(d, o.bgp, bgpHost{passwords, subnets, h.dataplane.Moves, h.agents()}); err != nil {
+	if h.bgp, err = newBGP(d, o.bgp, bgpHost{passwords: passwords, networks: subnets,
+		ways: ways{d.Kernel, h.dataplane.PlainMark}, moves: h.dataplane.Moves, agents: h.agents()}); err != nil {
 		return nil, err
 	}
 	service := gobgpOf(h.bgp.speaker, d.Log.Named("gobgp"))

@@ -303,7 +303,7 @@ func TestClosedConnMakesNoRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, ensured := other.EnsureDevice(Device{Name: "e9", Kind: "bridge"})
-	_, _, looked := other.InterfaceTo(addr("127.0.0.1"))
+	_, _, looked := other.InterfaceTo(addr("127.0.0.1"), 0)
 	_, counted := other.SentPackets(func(string) bool { return true })
 	for what, err := range map[string]error{"SetMTU": other.SetMTU(e0, 1400), "SetUp": other.SetUp(e0),
 		"AddAddress":    other.AddAddress(Address{Link: 1, Prefix: prefix("127.9.9.9/32")}),

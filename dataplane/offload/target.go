@@ -37,8 +37,8 @@ const (
 
 // Prober sends another node a datagram, and reports whether it answers.
 type Prober interface {
-	// InterfaceTo names the interface by which packets to an address leave; empty: no route leads there.
-	InterfaceTo(netip.Addr) (name string, direct bool, err error)
+	// InterfaceTo names the interface by which packets to an address with a mark leave; empty: no route leads there.
+	InterfaceTo(a netip.Addr, mark uint32) (name string, direct bool, err error)
 	// Probe reports whether a packet is answered, with a checksum that is left to the hardware or the kernel's own.
 	Probe(ctx context.Context, from, to netip.Addr, offload bool, timeout time.Duration) (bool, error)
 	// Hardware describes an interface: the name and the version of its driver, and the kernel.
@@ -303,7 +303,7 @@ func (t *Target) ask(d overlay.Device, peers []vtep.VTEP) (best answer, err erro
 		if probed == mostProbed || answered == enough {
 			break
 		}
-		by, _, err := t.config.Prober.InterfaceTo(p.Tunnel)
+		by, _, err := t.config.Prober.InterfaceTo(p.Tunnel, 0)
 		if err != nil || by != d.Name {
 			continue // it is reached without a tunnel, or by another
 		}
@@ -324,7 +324,7 @@ func (t *Target) ask(d overlay.Device, peers []vtep.VTEP) (best answer, err erro
 		answered++
 		best = answer{verdict: v, VTEP: p}
 		if v == broken {
-			best.nic, _, _ = t.config.Prober.InterfaceTo(p.Address)
+			best.nic, _, _ = t.config.Prober.InterfaceTo(p.Address, 0)
 			best.hardware = t.config.Prober.Hardware(best.nic)
 			return best, nil
 		}

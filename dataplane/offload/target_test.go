@@ -60,7 +60,7 @@ func newCluster(t *testing.T, repair bool) *cluster {
 
 type prober struct{ *cluster }
 
-func (p prober) InterfaceTo(a netip.Addr) (string, bool, error) {
+func (p prober) InterfaceTo(a netip.Addr, _ uint32) (string, bool, error) {
 	if by, other := p.by[a]; other {
 		return by, false, nil
 	}

@@ -87,7 +87,7 @@ func (v *encrypted) hostsReadable(t *testing.T, other *lab.Node, want bool) {
 				if err := ping(from, from.Namespace, a); err != nil {
 					return err
 				}
-				if err := tell(from, to, a); err != nil {
+				if err := sendByTCP(from, to, a); err != nil {
 					return err
 				}
 				if found := v.readable(); want != (len(found) >= 6) || !want && len(found) > 0 {
@@ -100,8 +100,8 @@ func (v *encrypted) hostsReadable(t *testing.T, other *lab.Node, want bool) {
 	}
 }
 
-// tell sends the secret from a host to another one by TCP, and has it come back.
-func tell(from, to *lab.Node, a netip.Addr) error {
+// sendByTCP sends the secret from a host to another one by TCP, and has it come back.
+func sendByTCP(from, to *lab.Node, a netip.Addr) error {
 	l, err := echo(to, a)
 	if err != nil {
 		return err
@@ -256,6 +256,13 @@ func (v *encrypted) testDeadTunnel(t *testing.T) {
 	eventually(t, func() error { return ping(v.n1, v.n1.Namespace, v.n2.IP4) })
 	t.Logf("packets go in plain after %s", time.Since(began).Truncate(time.Second))
 	v.hostsSay(t, "IPv6", "encrypted")
+	eventually(t, func() error { // by the interface of its packets, and not of those that it encrypts
+		out, err := v.n2.Manxctl("status")
+		if !strings.Contains(out, "WireGuard to other nodes through eth0") {
+			return fmt.Errorf("no notice of the firewall: %w\n%s", err, out)
+		}
+		return nil
+	})
 	_, err = v.n2.Run("nft", "delete", "table", "inet", "wall")
 	must(t, err)
 	_, err = v.n2.Run("ip", "link", "del", "wireguard.cali")
