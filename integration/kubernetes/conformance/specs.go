@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/xml"
 	"fmt"
@@ -216,17 +217,35 @@ func shortName(name string) string { return strings.TrimPrefix(name, "[sig-netwo
 
 // report is e2e.test's output in JUnit's format.
 type report struct {
-	Cases []struct {
-		Name    string  `xml:"name,attr"`
-		Status  string  `xml:"status,attr"`
-		Seconds float64 `xml:"time,attr"`
-		Failure *struct {
-			Message string `xml:"message,attr"`
-		} `xml:"failure"`
-		Skipped *struct {
-			Message string `xml:"message,attr"`
-		} `xml:"skipped"`
-	} `xml:"testsuite>testcase"`
+	Cases []testCase `xml:"testsuite>testcase"`
+}
+
+type testCase struct {
+	Name    string `xml:"name,attr"`
+	Status  string `xml:"status,attr"`
+	Failure *note  `xml:"failure"`
+	Error   *note  `xml:"error"` // such as a panic
+	Skipped *note  `xml:"skipped"`
+}
+
+// note is the reason of an outcome: e2e.test leaves the message of a failure empty.
+type note struct {
+	Message string `xml:"message,attr"`
+	Text    string `xml:",chardata"` // its first line begins with the outcome: "[FAILED] ..."
+}
+
+// outcome returns the outcome of a test, and why it did not pass. ran is false if the test was not in focus.
+func (c testCase) outcome() (outcome, why string, ran bool) {
+	switch {
+	case c.Skipped != nil && c.Status == "skipped" && c.Skipped.Message == "skipped":
+		return "", "", false
+	case c.Skipped != nil:
+		return "skipped", c.Skipped.Message, true
+	case c.Failure == nil && c.Error == nil && c.Status == "passed":
+		return "passed", "", true
+	}
+	n := cmp.Or(c.Failure, c.Error, &note{Message: c.Status})
+	return "failed", cmp.Or(n.Message, strings.TrimPrefix(strings.TrimSpace(n.Text), "[FAILED] ")), true
 }
 
 func (on *runner) runOne(name, repos string, number int) result {
@@ -259,20 +278,12 @@ func (on *runner) runOne(name, repos string, number int) result {
 	_ = os.RemoveAll(dir)
 	r.outcome, r.why = "failed", "e2e.test did not run it: "+tail(string(out))
 	for _, k := range rep.Cases {
-		if !strings.Contains(k.Name, r.name) {
-			continue
+		if outcome, why, ran := k.outcome(); ran && strings.Contains(k.Name, r.name) {
+			r.outcome, r.why = outcome, why
 		}
-		switch {
-		case k.Skipped != nil && k.Status == "skipped" && k.Skipped.Message == "skipped":
-			continue // not in focus
-		case k.Skipped != nil:
-			r.outcome, r.why = "skipped", k.Skipped.Message
-		case k.Failure != nil:
-			r.outcome, r.why = "failed", strings.TrimSpace(k.Failure.Message)
-			writeOutput(number, out)
-		default:
-			r.outcome, r.why = "passed", ""
-		}
+	}
+	if r.outcome == "failed" {
+		writeOutput(number, out)
 	}
 	return r
 }
