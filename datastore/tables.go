@@ -37,6 +37,8 @@ type Tables struct {
 	oneClock bool
 	// earlier is the revision that an earlier run has read, until the first full read; 0 if it is not known.
 	earlier int64
+	// fallback has the objects of the earlier run, until all kinds have been read; may be nil.
+	fallback map[model.Key]*model.Object
 	// logged is the reason of the current loss that was logged last, empty when all kinds are in sync.
 	logged   string
 	loggedAt time.Time
@@ -191,6 +193,7 @@ func (t *Tables) Apply(events ...Event) {
 			w := t.of(e.Key.Kind)
 			t.answered(w)
 			delete(w.parts[e.Part].early, e.Key) // from now on the watch reports its deletion
+			w.fallBack(e, t.fallback)
 			if w.take(e, t.now) {
 				w.advance(e.Part, e.Revision)
 				if t.oneClock {
@@ -311,7 +314,9 @@ func (t *Tables) settle() {
 	if inSync != t.status.InSync {
 		t.status.InSync, t.status.Since = inSync, t.now()
 	}
-	t.status.Complete = t.status.Complete || inSync
+	if t.status.Complete = t.status.Complete || inSync; t.status.Complete {
+		t.fallback = nil
+	}
 	if inSync {
 		t.logged = ""
 	}
@@ -392,12 +397,16 @@ func (t *Tables) WaitInSync(ctx context.Context) (*Snapshot, error) {
 	return s, nil
 }
 
-// After sets the revision that an earlier run of the daemon has read. It precedes Run: if the first full read finds an
-// earlier state, that counts as a Rollback.
-func (t *Tables) After(revision int64) {
+// After sets the revision that an earlier run of the daemon has read, and valid objects of that state. It precedes Run:
+// if the first full read finds an earlier state, that counts as a Rollback. If it finds a newer version of an object
+// that is invalid, the earlier run's version stays in use.
+func (t *Tables) After(revision int64, objects []*model.Object) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.earlier = revision
+	t.earlier, t.fallback = revision, make(map[model.Key]*model.Object, len(objects))
+	for _, o := range objects {
+		t.fallback[o.Key] = o
+	}
 }
 
 // Status returns the state of the tables relative to the datastore.

@@ -260,7 +260,7 @@ func TestDatastorePutBackToAnEarlierState(t *testing.T) {
 func TestDatastorePutBackBetweenTwoRuns(t *testing.T) {
 	for first, want := range map[int64]int{49: 1, 50: 0, 51: 0} {
 		tables := NewTables(zap.NewNop(), "")
-		tables.After(50)
+		tables.After(50, nil)
 		tables.Apply(update("a", 9), inSync(first))
 		st := tables.Status()
 		if st.Rollbacks != want || want == 1 && (st.Rollback.From != 50 || st.Rollback.To != first) {
@@ -269,6 +269,34 @@ func TestDatastorePutBackBetweenTwoRuns(t *testing.T) {
 		if tables.Apply(lostEvent("restarted"), inSync(first)); tables.Status().Rollbacks != want {
 			t.Errorf("at %d: it counts twice", first)
 		}
+	}
+}
+
+// Of an object whose newest version is invalid at a start, the version that the run before has read stays in use.
+func TestEarlierVersionOfAnInvalidObject(t *testing.T) {
+	earlier := []*model.Object{node("a", 3), node("b", 3), node("c", 9), node("d", 3), node("e", 3)}
+	start := func(events ...Event) *Tables {
+		tables := NewTables(zap.NewNop(), "")
+		tables.After(9, earlier)
+		tables.Apply(events...)
+		return tables
+	}
+	// b is valid, c was restored to an earlier version, d was deleted, and f is unknown.
+	tables := start(invalid("a", 5), update("b", 6), invalid("c", 7), invalid("f", 8), inSync(9))
+	if s := tables.Snapshot(); content(s) != "a=3 b=6 " {
+		t.Errorf("in use: %q", content(s))
+	}
+	for q := range tables.Snapshot().Quarantined() {
+		if want := map[string]int64{"a": 3}[q.Object.Key.Name]; q.InUse != want {
+			t.Errorf("%s: the version %d is in use, want %d", q.Object.Key.Name, q.InUse, want)
+		}
+	}
+	tables.Apply(invalid("e", 10), remove("a", 11), invalid("a", 12))
+	if s := tables.Snapshot(); content(s) != "b=6 " {
+		t.Errorf("after the first read: %q", content(s))
+	}
+	if s := start(invalid("a", 5), lostEvent("down"), update("a", 6), inSync(9)).Snapshot(); content(s) != "a=6 " {
+		t.Errorf("read again: %q", content(s))
 	}
 }
 

@@ -164,6 +164,17 @@ func (w *working) take(e Event, now func() time.Time) bool {
 	return true
 }
 
+// fallBack has the version of an earlier run stay in use if the first full read finds a newer one that is invalid.
+func (w *working) fallBack(e Event, earlier map[model.Key]*model.Object) {
+	o := earlier[e.Key]
+	if o == nil || w.parts[e.Part].read || e.Type != EventUpdate || e.Object.Err == nil || o.Revision > e.Revision {
+		return
+	}
+	if good, _ := w.objects.get(e.Key); good == nil {
+		w.objects.set(w.reducer.reduce(o))
+	}
+}
+
 // touch records that readers may see another object under a key.
 func (p *progress) touch(k model.Key) {
 	p.changed, p.moved = append(p.changed, k), true

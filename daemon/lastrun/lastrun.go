@@ -88,7 +88,7 @@ func New(d deps.Deps, c Config) *Part {
 		l.earlier, err = laststate.Read(c.Path, d.Node.Name, l.origin, kinds())
 	}
 	if err == nil {
-		d.Tables.After(l.earlier.Revision)
+		d.Tables.After(l.earlier.Revision, l.earlier.Objects)
 		if time.Since(l.earlier.Valid) > fresh {
 			l.patience = longPatience
 		}

@@ -119,6 +119,13 @@ func TestLastStateIsWritten(t *testing.T) {
 	if again.earlier == nil || again.patience != shortPatience || again.earlier.Revision != 8 {
 		t.Errorf("the next start: %+v, %v", again.earlier, again.refused)
 	}
+	broken := model.ResourceKey(model.KindNode, "n1")
+	again.Tables.Apply(datastore.Event{Type: datastore.EventUpdate, Key: broken, Revision: 9,
+		Object: &model.Object{Key: broken, Revision: 9, Err: errors.New("broken")}},
+		datastore.Event{Type: datastore.EventInSync, Revision: 9})
+	if o := again.Tables.Snapshot().Get(broken); o == nil || o.Revision != 8 {
+		t.Errorf("an object that is invalid at the next start: %+v", o)
+	}
 	again.config.BesideCalico = true
 	again.begin(errors.New("no answer"))
 	if s := again.InUse(); s == nil || s.File != l.config.Path || s.Since.IsZero() || s.Objects[model.KindNode] != 1 {

@@ -77,6 +77,7 @@ func (c *cluster) testGarbage(t *testing.T) {
 	c.truncated(t, n, valid)
 	c.Settled(t)
 	world.Stable(t, n, before)
+	c.truncatedAtStart(t, n, valid)
 }
 
 // garbage are invalid values, among them truncated parts of a valid one below prefix.
@@ -110,6 +111,23 @@ func (c *cluster) truncated(t *testing.T, n *lab.Node, valid map[string]string) 
 		c.Settled(t)
 		world.SameSessions(t, before, world.Peers(t, n))
 	}
+}
+
+// truncatedAtStart restarts a daemon while an object is truncated: the version that the run before has kept stays in
+// use, also at the start after that.
+func (c *cluster) truncatedAtStart(t *testing.T, n *lab.Node, valid map[string]string) {
+	const key = world.ResourceKeys + "bgppeers/tor1-n2"
+	c.awaitRevision(t, n, c.Put(t, key, valid[key][:len(valid[key])/2]))
+	for range 2 {
+		n.Manxd().Kill()
+		must(t, n.StartManxd())
+		c.Established(t, n, world.Sessions)
+		out, err := n.Manxctl("node", "problems")
+		must(t, err)
+		world.Contains(t, "manxctl node problems", out, "tor1-n2", "stays in use")
+	}
+	c.awaitRevision(t, n, c.Put(t, key, valid[key]))
+	c.Settled(t)
 }
 
 // awaitRevision waits until a node has read the datastore up to a revision.
