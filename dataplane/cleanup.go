@@ -20,6 +20,10 @@ func Cleanup(k Kernel) (removed int, err error) {
 	return cleanup(k, route.OwnTables(), overlay.DeviceNames())
 }
 
+// CleanupBesideCalico removes the objects that a calico-node on this host neither has nor changes, beside the packet
+// filter: the rest is its own by now.
+func CleanupBesideCalico(k Kernel) error { return wireguard.CleanupExceptions(k) }
+
 func cleanup(k Kernel, tables []kernel.Table, devices []string) (removed int, err error) {
 	routes, err := k.ListRoutes(tables...)
 	if err != nil {

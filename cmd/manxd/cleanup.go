@@ -31,8 +31,9 @@ tables, the limits of bandwidth, the node's devices for VXLAN and WireGuard, and
 (` + strings.Join(overlay.DeviceNames(), ", ") + `), the status files of endpoints, and the state and passwords that
 were kept for the next start, for a host that is no longer a Manx node. net.ipv4.ping_group_range gets the kernel's
 default if manxd has set it. It fails while manxd runs. Interfaces of workloads are removed with their workloads. While
-the BGP daemon of a calico-node runs on this host, it removes the table inet manx and the kept state and passwords
-alone: the rest is calico-node's now.
+a calico-node runs on this host, it removes the two tables, the rules for packets that no tunnel takes, and the kept
+state and passwords alone: the rest is calico-node's now. It finds BIRD by its control socket, and Felix by its process
+or by its answers about health at 127.0.0.1:9099.
 
 With --cluster, cleanup changes nothing on this host. It removes the finalizers that the controllers have given to the
 pools and tiers of a Kubernetes cluster; without that, kubectl waits forever when it deletes a pool or a tier. End every
@@ -52,7 +53,7 @@ func cleanupCommand(o *options) *cobra.Command {
 				return leaveCluster(cmd.Context(), *o)
 			}
 			if calico == "" {
-				calico = caliconode.BGPDaemon(cmd.Context())
+				calico = caliconode.Active(cmd.Context())
 			}
 			err := asOwner(*o, func(o options) error { return cleanup(o, calico) }, "--"+calicoFlag+"="+calico)
 			if err == nil && wait {
@@ -84,16 +85,16 @@ func cleanup(o options, calico string) error {
 		return fmt.Errorf("nothing is removed while manxd runs: %w", err)
 	}
 	defer socket.Close() //nolint:errcheck // nobody uses it
-	if calico != "" {
-		fmt.Printf("calico-node runs here (%s): routes, bandwidth limits, addresses and status files of endpoints are "+
-			"its own and stay\n", calico)
-		return errors.Join(removeRules(), o.removeKept())
-	}
 	k, err := kernel.New("")
 	if err != nil {
 		return err
 	}
 	defer k.Close() //nolint:errcheck // everything has been answered
+	if calico != "" {
+		fmt.Printf("calico-node runs here (%s): routes, bandwidth limits, devices, addresses and status files of "+
+			"endpoints are its own and stay\n", calico)
+		return errors.Join(dataplane.CleanupBesideCalico(dataplane.KernelOf(k)), removeRules(), o.removeKept())
+	}
 	n, err := dataplane.Cleanup(dataplane.KernelOf(k))
 	fmt.Printf("removed %d routes, bandwidth limits, devices and addresses\n", n)
 	if dir := o.host.endpointStatusDir(""); dir != "" {

@@ -8,17 +8,30 @@ import (
 	"github.com/manxnet/manx/datastore/model"
 )
 
-// Cleanup removes the devices of this node, the rules of a Target, and the routes in their tables. It returns how many
-// devices and routes it removed.
-func Cleanup(k Kernel) (removed int, err error) {
+// CleanupExceptions removes what Calico does not have: the rules for the packets of this host that no tunnel takes, and
+// the table arp manx.
+func CleanupExceptions(k Kernel) error {
 	rules, err := k.ListRules()
 	errs := []error{err}
-	var tables []kernel.Table
 	for _, r := range rules {
 		if isException(r) {
 			errs = append(errs, k.DeleteRule(r))
-			continue
 		}
+	}
+	if mark, err := k.ARPMark(); err == nil && mark != 0 {
+		errs = append(errs, k.MarkARP(0))
+	}
+	return errors.Join(errs...)
+}
+
+// Cleanup removes the devices of this node, the rules of a Target, and the routes in their tables. It returns how many
+// devices and routes it removed.
+func Cleanup(k Kernel) (removed int, err error) {
+	errs := []error{CleanupExceptions(k)}
+	rules, err := k.ListRules()
+	errs = append(errs, err)
+	var tables []kernel.Table
+	for _, r := range rules {
 		single := r.Mark != 0 && r.Mark&(r.Mark-1) == 0
 		if !r.Not || r.Mark != r.Mask || !single || r.Protocol != kernel.ProtocolCalico || r.Table == kernel.MainTable {
 			continue
@@ -27,9 +40,6 @@ func Cleanup(k Kernel) (removed int, err error) {
 		if !slices.Contains(tables, r.Table) {
 			tables = append(tables, r.Table)
 		}
-	}
-	if mark, err := k.ARPMark(); err == nil && mark != 0 {
-		errs = append(errs, k.MarkARP(0))
 	}
 	links, err := k.ListLinks()
 	errs = append(errs, err)
