@@ -55,7 +55,7 @@ func (o *options) explainCalico(ctx context.Context, out, complaints io.Writer, 
 	}
 	fmt.Fprintln(out, "The environment and felix.cfg are those that this command sees, which the running manxd need "+
 		"not have: run it where manxd runs.")
-	in := settings.Input{Local: o.localSettings(), Getenv: getenv}
+	in := settings.Input{Local: o.localSettings(), Getenv: getenv, PolicyOnly: o.networking.policyOnly()}
 	var err error
 	if in.Node, _, err = node.Name(o.node.nameSources()); err != nil {
 		return err

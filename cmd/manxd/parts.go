@@ -129,8 +129,9 @@ func newNode(o *options, deps deps.Deps, h *host, m *membership) ([]part.Part, e
 		part.Optional(note),
 		h.bgp.nodeStatus(deps),
 		newRegistration(deps, m),
-		calicosettings.New(deps, acceptFlag, names(o.accept.list)),
+		calicosettings.New(deps, acceptFlag, names(o.accept.list), o.networking.policyOnly()),
 		awscheck.New(deps),
+		publickeys.New(deps, &h.dataplane.keys),
 	}
 	if !o.networking.policyOnly() {
 		parts = append(parts, networkParts(deps, h, m)...)
@@ -147,7 +148,6 @@ func networkParts(d deps.Deps, h *host, m *membership) []part.Part {
 		part.Optional(claims.New(d)),
 		part.Optional(machines.New(d, h.dataplane.Moves)),
 		placements.New(d, h.dataplane, m.config.UsePodCIDR),
-		publickeys.New(d, &h.dataplane.keys),
 	}
 }
 

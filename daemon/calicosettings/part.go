@@ -26,14 +26,16 @@ import (
 // unreachable keep it from being ready until they are withdrawn or accepted.
 type Part struct {
 	deps.Deps
-	flag     string      // accepts settings
-	accepted []string    // with that flag
-	ipvs     atomic.Bool // kube-proxy of this host uses IPVS
+	flag       string      // accepts settings
+	accepted   []string    // with that flag
+	policyOnly bool        // another program makes the network of pods
+	ipvs       atomic.Bool // kube-proxy of this host uses IPVS
 }
 
 // New returns the part. Settings that keep a node from being ready do not if the user accepts them with a flag.
-func New(d deps.Deps, flag string, accepted []string) *Part {
-	return &Part{Deps: d, flag: flag, accepted: accepted}
+// policyOnly is set if another program makes the network of this host's pods.
+func New(d deps.Deps, flag string, accepted []string, policyOnly bool) *Part {
+	return &Part{Deps: d, flag: flag, accepted: accepted, policyOnly: policyOnly}
 }
 
 func (c *Part) Name() string { return "settings" }
@@ -78,7 +80,7 @@ func (c *Part) logWrong() {
 // found returns the settings here that ask for something that Manx does not do.
 func (c *Part) found() []settings.Finding {
 	in := settings.Input{Reader: c.Tables.Snapshot(), Node: c.Node.Name, Local: c.Node.Felix, Getenv: os.Getenv,
-		IPVS: c.ipvs.Load()}
+		IPVS: c.ipvs.Load(), PolicyOnly: c.policyOnly}
 	var store datastore.Store = c.Store
 	if w, ok := store.(interface{ Unwrap() datastore.Backend }); ok {
 		store = w.Unwrap()

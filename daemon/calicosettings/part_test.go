@@ -21,7 +21,7 @@ func TestCalicoSettingsFollowTheDatastore(t *testing.T) {
 	tables := datastore.NewTables(zap.NewNop(), "")
 	d := deps.Deps{Tables: tables, Node: deps.Node{Name: "n1",
 		Felix: felixconfig.NewLocal(nil, "/etc/calico/felix.cfg", "nonsense")}}
-	strict, accepting := New(d, "accept-settings", nil), New(d, "accept-settings", []string{"bpfEnabled"})
+	strict, accepting := New(d, "accept-settings", nil, false), New(d, "accept-settings", []string{"bpfEnabled"}, false)
 	revision := int64(0)
 	store := func(fill func(*model.FelixConfigurationSpec)) {
 		f := &model.FelixConfiguration{}
@@ -65,7 +65,7 @@ func TestCalicoSettingsFollowTheDatastore(t *testing.T) {
 		!strings.HasSuffix(got, "reach no Service (accepted with --accept-settings)\n"+debug) {
 		t.Errorf("notices are %s", got)
 	}
-	earlier := New(d, "accept-settings", []string{"bpfEnabled", "CALICO_NETWORKING_BACKEND"})
+	earlier := New(d, "accept-settings", []string{"bpfEnabled", "CALICO_NETWORKING_BACKEND"}, false)
 	if got := notices(earlier); !strings.Contains(got, "--accept-settings: CALICO_NETWORKING_BACKEND keeps no node "+
 		"from being ready, and has its effect: remove it") {
 		t.Errorf("notices are %s", got)
@@ -93,7 +93,7 @@ manx_calico_settings{consequence="notice"} 1
 func TestWrongSettingsAreLogged(t *testing.T) {
 	core, log := observer.New(zap.InfoLevel)
 	c := New(deps.Deps{Log: zap.New(core), Node: deps.Node{
-		Felix: felixconfig.NewLocal([]string{"FELIX_IPINIPMTU=big"}, "felix.cfg", "nonsense")}}, "", nil)
+		Felix: felixconfig.NewLocal([]string{"FELIX_IPINIPMTU=big"}, "felix.cfg", "nonsense")}}, "", nil, false)
 	c.logWrong()
 	var texts []string
 	for _, l := range log.All() {

@@ -133,7 +133,7 @@ func encryptions(f *model.FelixConfigurationSpec) (list [2]overlay.Encryption) {
 // prunes reports whether leftovers may be removed: the desired objects are all there are.
 func (t *Target) prunes(h *hoststate.Host) bool {
 	t.host = h
-	return h.DatastoreSynced && !h.PolicyOnly && (t.synced ||
+	return h.DatastoreSynced && (t.synced ||
 		!slices.ContainsFunc(t.sides[:], func(s *side) bool { return s.On }))
 }
 

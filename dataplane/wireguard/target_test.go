@@ -565,6 +565,33 @@ func TestDisable(t *testing.T) {
 	}
 }
 
+// A node whose network another program makes withdraws the key of an earlier run, and then removes its device, rule and
+// routes: nothing would follow the pods of other nodes any more.
+func TestPolicyOnly(t *testing.T) {
+	r := newRig(t, false, node(2, "k2"))
+	r.put(node(1, ownKey))
+	r.flush()
+	r.shake("k2")
+	r.later(time.Second)
+	r.wantWay("before", 2, "unicast")
+	r.begin(false)
+	r.host.PolicyOnly = true
+	r.keys = Keys{model.IPv4: kerneltest.PublicKey(ownKey)}
+	r.take()
+	if r.flush(); len(r.keys) > 0 {
+		t.Errorf("published %v", r.keys)
+	}
+	r.put(node(1, ""))
+	r.later(linger)
+	r.later(time.Second)
+	links, _ := r.kernel.ListLinks()
+	routes, _ := r.kernel.ListRoutes(table)
+	rules, _ := r.kernel.ListRules()
+	if len(links) != 1 || len(routes) > 0 || len(rules) > 0 {
+		t.Errorf("links %v, routes %v, rules %v", links, routes, rules)
+	}
+}
+
 // A node that withdraws its key is received from as before until it had time to hear of the change, unless another node
 // has its addresses.
 func TestPeersLeave(t *testing.T) {

@@ -171,8 +171,10 @@ var kinds = []group{
 	{state: NotNeeded, names: "ExternalNetwork EgressGatewayPolicy", text: "of the commercial edition"},
 }
 
-// host has what other programs of a host set.
+// host has what other programs of a host set, and what this host does not do.
 var host = []group{
+	{state: NotDone, holds: true, names: "wireguard-without-networking",
+		text: "with networking=none this node makes no tunnels, and packets of its pods go in plain"},
 	{state: NotDone, holds: true, names: "kube-proxy-ipvs",
 		text: "kube-proxy runs in mode IPVS, or left Services' addresses at this interface: its Services take " +
 			"another path through the kernel than the rules of policy expect. Set mode: nftables or iptables in the " +

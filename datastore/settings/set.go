@@ -58,12 +58,19 @@ type Input struct {
 	Unread []string
 	// IPVS is set if kube-proxy of this host uses IPVS.
 	IPVS bool
+	// PolicyOnly is set if another program makes the network of this host's pods.
+	PolicyOnly bool
 }
 
 // Here returns the settings of a node that are set: those of Felix by name, then those of BGPConfigurations, pools, the
 // environment, and the host.
 func Here(in Input) (list []Finding) {
 	list = append(list, ofFelix(in)...)
+	if r, ok := Find(ofHost, "wireguard-without-networking"); ok && in.PolicyOnly {
+		if i := slices.IndexFunc(list, encrypts); i >= 0 {
+			list = append(list, Finding{Row: r, Source: list[i].Source, Value: list[i].Name + "=true"})
+		}
+	}
 	if in.Reader != nil {
 		for _, kind := range []model.Kind{model.KindBGPConfiguration, model.KindIPPool} {
 			for o := range in.Reader.All(kind) {
@@ -88,6 +95,11 @@ func Here(in Input) (list []Finding) {
 		list = append(list, Finding{Row: r, Source: "the interface " + IPVSInterface, Value: "in use"})
 	}
 	return list
+}
+
+// encrypts reports whether a setting switches WireGuard on.
+func encrypts(f Finding) bool {
+	return (f.Name == "wireguardEnabled" || f.Name == "wireguardEnabledV6") && same(f.Value, "true")
 }
 
 // IPVSInterface is the interface to which kube-proxy in mode IPVS gives the addresses of Services.

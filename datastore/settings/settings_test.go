@@ -165,8 +165,29 @@ the interface kube-ipvs0: kube-proxy-ipvs=in use (danger)`
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	if want := []string{"AdminNetworkPolicy", "BaselineAdminNetworkPolicy", "bpfEnabled",
-		"kube-proxy-ipvs"}; !slices.Equal(Holding(), want) {
+		"kube-proxy-ipvs", "wireguard-without-networking"}; !slices.Equal(Holding(), want) {
 		t.Errorf("these hold a node: %q", Holding())
+	}
+}
+
+// Only a node whose network another program makes does not encrypt.
+func TestEncryptionWithoutNetworking(t *testing.T) {
+	r := model.NewSet(felixConfiguration("default", func(s *model.FelixConfigurationSpec) {
+		yes := true
+		s.WireguardEnabled = &yes
+	}))
+	in := Input{Reader: r, Node: "n1", Local: felixconfig.NewLocal([]string{"FELIX_WIREGUARDENABLEDV6=no"}, "", "")}
+	if got := lines(Here(in)); got != "" {
+		t.Errorf("with networking: %s", got)
+	}
+	in.PolicyOnly = true
+	const want = "FelixConfiguration/default: wireguard-without-networking=wireguardEnabled=true (danger)"
+	if got := lines(Here(in)); got != want {
+		t.Errorf("without: %s, want %s", got, want)
+	}
+	in.Local = felixconfig.NewLocal([]string{"FELIX_WIREGUARDENABLED=false"}, "", "")
+	if got := lines(Here(in)); got != "" {
+		t.Errorf("switched off here: %s", got)
 	}
 }
 
