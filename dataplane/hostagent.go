@@ -205,7 +205,10 @@ func newHostAgent(c Config, now func() time.Time) *HostAgent {
 		h.crypto.SeeLink(l)
 	})
 	h.routes.FollowMissing(devices.Missing)
-	h.routes.FollowRefusals(h.crypto.DecideAgain)
+	h.routes.FollowRefusals(func() {
+		h.crypto.DecideAgain()
+		wake() // its turn in this step is over
+	})
 	devices.FollowRoutes(h.routes.LeadThrough)
 	h.host.Underlay.Unread = true
 	h.routes.FollowRoutesOfOthers(func() {

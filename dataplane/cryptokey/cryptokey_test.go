@@ -224,7 +224,7 @@ func TestHostsOfPeers(t *testing.T) {
 		n := node(4, 4, "k4")
 		n.Spec.BGP.IPv4Address = c.address + "/24"
 		in.Nodes.Set("n4", n)
-		if _, has := Decide(in).Hosts[prefix(c.address+"/32")]; has != c.want {
+		if key, has := Decide(in).Hosts[prefix(c.address+"/32")]; (has && key == keyOf("k4")) != c.want {
 			t.Errorf("%s: %t", c.rule, has)
 		}
 	}

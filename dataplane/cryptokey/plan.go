@@ -85,8 +85,14 @@ func Decide(in Input) Plan {
 			p.Ways[a] = Way{Node: in.Node}
 		}
 	}
+	holders := map[netip.Addr]string{} // of the peers with one address, the oldest
 	for name, n := range p.Peers {
-		p.decideHost(in, name, n)
+		if other, has := holders[n.Address]; !has || in.Nodes.compareAge(name, other) < 0 {
+			holders[n.Address] = name
+		}
+	}
+	for name, n := range p.Peers {
+		p.decideHost(in, name, n, holders[n.Address] == name)
 	}
 	return p
 }
@@ -94,7 +100,7 @@ func Decide(in Input) Plan {
 // decideHost decides about the own address of a peer. It is the peer's if no other node claims it and no pod has it.
 // Packets from it do no harm to a host that needs a server or a router there; packets to it are another matter: whoever
 // writes a Node could draw those to a server.
-func (p *Plan) decideHost(in Input, name string, n Node) {
+func (p *Plan) decideHost(in Input, name string, n Node, first bool) {
 	h := netip.PrefixFrom(n.Address, n.Address.BitLen())
 	own := in.Nodes.nodes[in.Node].Address
 	_, covered := p.around(h)
@@ -102,8 +108,8 @@ func (p *Plan) decideHost(in Input, name string, n Node) {
 	switch {
 	case n.Address == own:
 		why = fmt.Sprintf("%s is the address of this host", n.Address)
-	case in.Nodes.hosts[n.Address] > 1:
-		why = fmt.Sprintf("another node has the address %s, too", n.Address)
+	case !first:
+		why = fmt.Sprintf("an older node has the address %s, too", n.Address)
 	case covered:
 		why = fmt.Sprintf("%s is in a block of IPAM, or a pod of this host has it", n.Address)
 	case !in.EncryptHosts:
@@ -115,6 +121,9 @@ func (p *Plan) decideHost(in Input, name string, n Node) {
 		p.Hosts[h] = n.Key
 		if why = in.RefuseHost(h, name); why == "" && !own.IsValid() {
 			why = fmt.Sprintf("the Node of this host, %s, has no such address", in.Node)
+		}
+		if in.Nodes.hosts[n.Address] > 1 { // who has the key may send from it, and gets nothing for the other
+			why = fmt.Sprintf("another node has the address %s, too", n.Address)
 		}
 	}
 	switch {

@@ -27,7 +27,8 @@ type Table struct {
 	family model.Family
 	nodes  map[string]claim
 	owners map[wireguard.Key]map[string]bool
-	hosts  map[netip.Addr]int // how many nodes have an address
+	first  map[wireguard.Key]string // the results of holder, as long as they hold
+	hosts  map[netip.Addr]int       // how many nodes have an address
 }
 
 // claim is what a node publishes.
@@ -40,7 +41,7 @@ type claim struct {
 // NewTable makes a Table without nodes.
 func NewTable(f model.Family) *Table {
 	return &Table{family: f, nodes: map[string]claim{}, owners: map[wireguard.Key]map[string]bool{},
-		hosts: map[netip.Addr]int{}}
+		first: map[wireguard.Key]string{}, hosts: map[netip.Addr]int{}}
 }
 
 func claimOf(name string, n *model.Node, f model.Family) claim {
@@ -71,6 +72,8 @@ func (t *Table) Set(name string, n *model.Node) (changed bool) {
 	if next == old && known == (n != nil) {
 		return false
 	}
+	delete(t.first, old.Key)
+	delete(t.first, next.Key)
 	if known {
 		if delete(t.owners[old.Key], name); len(t.owners[old.Key]) == 0 {
 			delete(t.owners, old.Key)
@@ -115,7 +118,15 @@ func (t *Table) of(name string) (n Node, why string) {
 // holder returns the node that has a key which several may publish: the one that was created first; the name decides
 // between two of one age.
 func (t *Table) holder(k wireguard.Key) string {
-	return slices.MinFunc(slices.Collect(maps.Keys(t.owners[k])), func(a, b string) int {
-		return cmp.Or(t.nodes[a].created.Compare(t.nodes[b].created), cmp.Compare(a, b))
-	})
+	if first, known := t.first[k]; known {
+		return first
+	}
+	first := slices.MinFunc(slices.Collect(maps.Keys(t.owners[k])), t.compareAge)
+	t.first[k] = first
+	return first
+}
+
+// compareAge orders nodes by their creation; the name decides between two of one age.
+func (t *Table) compareAge(a, b string) int {
+	return cmp.Or(t.nodes[a].created.Compare(t.nodes[b].created), cmp.Compare(a, b))
 }

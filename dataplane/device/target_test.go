@@ -16,6 +16,7 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/kerneltest"
 	"github.com/manxnet/manx/dataplane/overlay"
 	"github.com/manxnet/manx/dataplane/reconcile"
+	"github.com/manxnet/manx/datastore/ippool"
 	"github.com/manxnet/manx/datastore/model"
 )
 
@@ -54,7 +55,7 @@ func ipip(address string) overlay.Device {
 	on, f := true, model.FelixConfigurationSpec{}
 	f.IPIPEnabled = &on
 	n := &model.Node{Spec: model.NodeSpec{BGP: &model.NodeBGPSpec{IPv4IPIPTunnelAddr: address}}}
-	return overlay.Devices(&f, nil, n)[0]
+	return overlay.Devices(&f, ippool.NewTable(ippool.Pool{CIDR: netip.MustParsePrefix("10.0.0.0/8")}), n)[0]
 }
 
 func TestTunnelDevice(t *testing.T) {

@@ -24,8 +24,8 @@ type Device struct {
 	Leaving bool
 	// VXLAN has the parameters of a VXLAN device, nil for other kinds.
 	VXLAN *VXLAN
-	// Kept: the Node has an address of the device, and no sound parameters. A device that exists keeps its parameters
-	// and its addresses, so that it fails static, and none is made.
+	// Kept: the Node has an address of the device that is in no pool, or no sound parameters. A device that exists
+	// keeps its parameters and its addresses, so that it fails static, and none is made.
 	Kept bool
 }
 
@@ -51,7 +51,13 @@ func Devices(f *model.FelixConfigurationSpec, pools ippool.Table, own *model.Nod
 				continue
 			}
 		}
-		if a := own.TunnelAddress(o.Device); a.IsValid() {
+		switch a := own.TunnelAddress(o.Device); {
+		case !a.IsValid():
+		case pools.OfAddress(a) == nil && a != own.HostAddress(o.Family):
+			d.Kept = true // a server or a router may have it: this host could not reach that any more
+			list = append(list, d)
+			continue
+		default:
 			d.Addresses = []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}
 		}
 		if a := own.HostAddress(o.Family); a.IsValid() && o.hasHostAddress(f, d.Addresses) {

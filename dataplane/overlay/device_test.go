@@ -88,13 +88,14 @@ func TestDevicesOfHostEncryption(t *testing.T) {
 		Wireguard: &model.NodeWireguard{InterfaceIPv4Address: "10.2.0.1"}}}
 	var f model.FelixConfigurationSpec
 	f.WireguardEnabled = new(true)
+	pools := ippool.NewTable(ippool.Pool{CIDR: netip.MustParsePrefix("10.2.0.0/16")})
 	for want, set := range map[string]func(){
 		"[10.2.0.1/32]":              func() {},
 		"[192.0.2.1/32 10.2.0.1/32]": func() { f.WireguardHostEncryptionEnabled = new(true) },
 	} {
 		f.WireguardHostEncryptionEnabled = nil
 		set()
-		if list := Devices(&f, nil, own); len(list) != 1 || fmt.Sprint(list[0].Addresses) != want {
+		if list := Devices(&f, pools, own); len(list) != 1 || fmt.Sprint(list[0].Addresses) != want {
 			t.Errorf("%+v, want %s", list, want)
 		}
 	}
@@ -119,9 +120,14 @@ func TestDevicesLeave(t *testing.T) {
 		IPv4VXLANTunnelAddr: "10.2.0.1"}}
 	own.Name = "n1"
 	var f model.FelixConfigurationSpec
-	if list := Devices(&f, nil, own); len(list) != 1 || !list[0].Leaving || list[0].Name != model.DeviceVXLAN ||
+	plain := ippool.NewTable(ippool.Pool{CIDR: netip.MustParsePrefix("10.2.0.0/16")})
+	if list := Devices(&f, plain, own); len(list) != 1 || !list[0].Leaving || list[0].Name != model.DeviceVXLAN ||
 		len(list[0].Addresses) != 1 {
 		t.Errorf("%+v", list)
+	}
+	if list := Devices(&f, nil, own); len(list) != 1 || !list[0].Leaving || !list[0].Kept ||
+		len(list[0].Addresses) > 0 {
+		t.Errorf("without the pool: %+v", list)
 	}
 	off := false
 	f.VXLANEnabled = &off

@@ -19,6 +19,7 @@ type Table struct {
 	family model.Family
 	nodes  map[string]*claim
 	owners map[any]map[string]bool // the nodes that claim an address (netip.Addr) or a hardware address (string)
+	first  map[any]string          // the results of holder, as long as they hold
 	// contested is how many of these more than one node claims: usually none.
 	contested int
 	addresses []nodeAddress // sorted
@@ -44,7 +45,8 @@ type claim struct {
 
 // NewTable makes a Table without nodes.
 func NewTable(f model.Family) *Table {
-	return &Table{family: f, nodes: map[string]*claim{}, owners: map[any]map[string]bool{}}
+	return &Table{family: f, nodes: map[string]*claim{}, owners: map[any]map[string]bool{},
+		first: map[any]string{}}
 }
 
 // Set takes over a node; nil: it is gone. It reports whether a VTEP may differ.
@@ -64,6 +66,7 @@ func (t *Table) Set(name string, n *model.Node) (changed bool) {
 			t.addresses = slices.Delete(t.addresses, i, i+1)
 		}
 		for _, k := range old.keys() {
+			delete(t.first, k)
 			delete(t.owners[k], name)
 			switch len(t.owners[k]) {
 			case 0:
@@ -81,6 +84,7 @@ func (t *Table) Set(name string, n *model.Node) (changed bool) {
 		}
 		t.nodes[name] = next
 		for _, k := range next.keys() {
+			delete(t.first, k)
 			if t.owners[k] == nil {
 				t.owners[k] = map[string]bool{}
 			}
@@ -152,15 +156,20 @@ func (t *Table) holder(k any) string {
 			return name
 		}
 	}
+	if first, known := t.first[k]; known {
+		return first
+	}
 	rank := func(name string) int {
 		if t.nodes[name].Address == k || MAC(name, t.family) == k {
 			return 0
 		}
 		return 1
 	}
-	return slices.MinFunc(slices.Collect(maps.Keys(nodes)), func(a, b string) int {
+	first := slices.MinFunc(slices.Collect(maps.Keys(nodes)), func(a, b string) int {
 		return cmp.Or(rank(a)-rank(b), t.nodes[a].created.Compare(t.nodes[b].created), cmp.Compare(a, b))
 	})
+	t.first[k] = first
+	return first
 }
 
 // Address returns the own address of a node, invalid if it has none of the family. It need not have a VTEP.

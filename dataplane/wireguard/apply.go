@@ -160,6 +160,9 @@ func (b *batch) each(k kind, remove bool, do func(reconcile.Step[key, value]) er
 // set changes the settings of a device. One without a key gets it, and is read again for the public one.
 func (t *Target) set(s reconcile.Step[key, value]) error {
 	have := t.sideOfDevice(s.Key.Device).have
+	if have == nil && t.failed != nil {
+		return t.failed // it may have a key
+	}
 	c := wireguard.Settings{Port: s.New.Port, Mark: s.New.Mark, NewKey: have == nil || have.PublicKey.IsZero()}
 	err := t.config.Kernel.SetWireGuard(s.Key.Device, c)
 	t.Touch(s.Key.Device)

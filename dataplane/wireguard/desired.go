@@ -44,9 +44,9 @@ func (t *Target) Desired(h *hoststate.Host, links map[string]kernel.Link) map[ke
 		in := cryptokey.Input{Node: h.Node, Nodes: h.Keys(s.Family), Places: s.places, InPool: inPool,
 			Refuse: t.config.Refuse, RefuseHost: t.refuseHost, EncryptHosts: t.decideHosts(s, t.config.Now())}
 		s.own = h.Own.HostAddress(s.Family)
-		for _, p := range slices.Concat(t.input.local, t.contested()) {
-			if p.Addr().Is4() == (s.Family == model.IPv4) {
-				in.Local = append(in.Local, p)
+		for _, l := range slices.Concat(t.input.local, t.contested()) {
+			if l.Addr().Is4() == (s.Family == model.IPv4) && l.isHere(h, links) {
+				in.Local = append(in.Local, l.Prefix)
 			}
 		}
 		if s.have != nil {

@@ -151,12 +151,7 @@ func (s *side) peerOf(name string) wireguard.Peer {
 	if s.have == nil {
 		return wireguard.Peer{}
 	}
-	k := s.plan.Peers[name].Key
-	i := slices.IndexFunc(s.have.Peers, func(p wireguard.Peer) bool { return p.Key == k })
-	if i < 0 {
-		return wireguard.Peer{}
-	}
-	return s.have.Peers[i]
+	return s.peers[s.plan.Peers[name].Key]
 }
 
 // wantHosts adds the routes to the nodes themselves, and the rules that keep what repairs the tunnel out of it.

@@ -1,6 +1,7 @@
 package wireguard
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -250,7 +251,42 @@ func TestHostsAwaitAHandshake(t *testing.T) {
 	}
 }
 
-// No node draws packets to an address that another one has, or that this host needs; packets from a gateway are taken.
+// Packets to the nodes stay encrypted when the device cannot be read.
+func TestAFailedReadLeavesHostsEncrypted(t *testing.T) {
+	r := shaken(t, false)
+	r.flush()
+	r.later(linger)
+	r.later(time.Second)
+	r.wantHostWay("before", 2, "unicast")
+	r.now = r.now.Add(11 * time.Second)
+	r.kernel.Fail("WireGuard", r.kernel.Calls("WireGuard")+1, errors.New("ENOBUFS"))
+	if _, _, err := r.target.Flush(); err == nil {
+		t.Error("no failure")
+	}
+	r.kernel.Heal()
+	r.now = r.now.Add(5 * time.Millisecond)
+	_, _, _ = r.target.Flush()
+	r.wantHostWay("after a failed read", 2, "unicast")
+}
+
+// Another Node with a node's address takes nothing from that one: its answers to pods are taken.
+func TestAnotherNodeWithOneAddress(t *testing.T) {
+	r := newRig(t, false, node(2, "k2"))
+	r.flush()
+	r.shake("k2")
+	r.later(time.Second)
+	again := node(2, "")
+	again.Key.Name = "n2-again"
+	r.put(again)
+	r.later(time.Second)
+	d, _ := r.kernel.WireGuard(device)
+	if !slices.Contains(d.Peers[0].AllowedIPs, netip.MustParsePrefix("192.0.2.2/32")) {
+		t.Errorf("from the node nothing is taken: %+v", d.Peers)
+	}
+}
+
+// No node draws packets to an address that another one has, or that this host needs; packets from a gateway are taken,
+// and those from an address that several nodes have, of the oldest.
 func TestRefusedHosts(t *testing.T) {
 	r := shaken(t, false)
 	r.put(node(4, "k4"))
@@ -271,7 +307,7 @@ func TestRefusedHosts(t *testing.T) {
 	d, _ := r.kernel.WireGuard(device)
 	for _, p := range d.Peers {
 		h := netip.PrefixFrom(p.Endpoint.Addr(), 32)
-		if got, want := slices.Contains(p.AllowedIPs, h), p.Key == kerneltest.PublicKey("k2"); got != want {
+		if got, want := slices.Contains(p.AllowedIPs, h), p.Key != kerneltest.PublicKey("k5"); got != want {
 			t.Errorf("from %s packets are taken: %t", h, got)
 		}
 	}

@@ -1,6 +1,7 @@
 package wireguard
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"maps"
@@ -98,6 +99,7 @@ type side struct {
 	had     bool      // the device has existed
 	needed  bool      // there is a pool of the family
 	have    *wireguard.Device
+	peers   map[wireguard.Key]wireguard.Peer // of have
 }
 
 // input is the part of the state that the objects follow from, beside keys and places.
@@ -105,9 +107,9 @@ type input struct {
 	node  string
 	list  [2]overlay.Encryption
 	pools string
-	local []netip.Prefix
+	local []local
 	// here are the addresses of the workloads of this host that are in its blocks, in order.
-	here []netip.Prefix
+	here []local
 	last bool // the state is that of an earlier run
 }
 
@@ -194,10 +196,10 @@ func (t *Target) note(h *hoststate.Host) bool {
 
 // contested returns the addresses of workloads of this host that a block of IPAM has on another node: the workload
 // wins.
-func (t *Target) contested() (list []netip.Prefix) {
+func (t *Target) contested() (list []local) {
 	for _, a := range t.input.here {
 		for _, s := range t.sides {
-			if node := s.places[a]; node != "" && node != t.input.node {
+			if node := s.places[a.Prefix]; node != "" && node != t.input.node {
 				list = append(list, a)
 			}
 		}
@@ -218,22 +220,37 @@ func inputOf(h *hoststate.Host) (in input) {
 	for _, name := range slices.Sorted(maps.Keys(h.Pools)) {
 		in.pools += name + " " + h.Pools[name].Spec.CIDR + ", "
 	}
-	in.local = slices.Collect(maps.Keys(h.Blocks))
+	for b := range h.Blocks {
+		in.local = append(in.local, local{Prefix: b})
+	}
 	for _, w := range h.Usable() {
 		addresses, _ := h.Addresses(w)
 		for _, a := range addresses {
-			if a = a.Masked(); !slices.ContainsFunc(in.local, func(b netip.Prefix) bool {
-				return b.Contains(a.Addr())
-			}) {
+			a := local{a.Masked(), w.Interface}
+			if !slices.ContainsFunc(in.local, func(b local) bool { return b.Contains(a.Addr()) }) {
 				in.local = append(in.local, a)
 			} else {
 				in.here = append(in.here, a)
 			}
 		}
 	}
-	slices.SortFunc(in.local, netip.Prefix.Compare)
-	slices.SortFunc(in.here, netip.Prefix.Compare)
+	slices.SortFunc(in.local, local.compare)
+	slices.SortFunc(in.here, local.compare)
 	return in
+}
+
+// local is a prefix of this host: a block, or an address of a workload with its interface.
+type local struct {
+	netip.Prefix
+	link string
+}
+
+func (l local) compare(o local) int { return cmp.Or(l.Compare(o.Prefix), cmp.Compare(l.link, o.link)) }
+
+// isHere reports whether this host takes the packets to a prefix: of a workload without an interface, and of one that
+// claims the address of a node, they go to the node that has the address otherwise.
+func (l local) isHere(h *hoststate.Host, links map[string]kernel.Link) bool {
+	return l.link == "" || links[l.link].Up && !h.IsNode(l.Addr())
 }
 
 // look reads the host before a comparison.
@@ -248,6 +265,7 @@ func (t *Target) look() {
 		if err == nil {
 			s.see(before, &d, t.config.Now())
 		} else if !errors.Is(err, fs.ErrNotExist) {
+			s.have = before // as it was read last; nil: see set
 			errs = append(errs, err)
 		}
 	}
@@ -276,8 +294,8 @@ func (s *side) see(before, d *wireguard.Device, now time.Time) {
 			last[p.Key] = p
 		}
 	}
-	s.have, s.had = d, true
 	byKey := map[wireguard.Key]wireguard.Peer{}
+	s.have, s.peers, s.had = d, byKey, true
 	for _, p := range d.Peers {
 		byKey[p.Key] = p
 	}

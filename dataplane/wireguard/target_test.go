@@ -118,6 +118,13 @@ func (r *rig) put(o *model.Object) {
 	r.take(o.Key)
 }
 
+// connect makes the interface cali1 of a workload.
+func (r *rig) connect() {
+	l := kernel.Link{Index: 9, Name: "cali1", Up: true}
+	r.kernel.PutLink(l)
+	r.target.SeeLink(l)
+}
+
 // flush returns the changes of the kernel, in their order.
 func (r *rig) flush() []string {
 	r.t.Helper()
@@ -771,7 +778,8 @@ func TestOwnWorkloadsStay(t *testing.T) {
 	r.shake("k2")
 	r.later(time.Second)
 	pod := netip.MustParsePrefix("10.244.1.5/32")
-	r.target.input.here = []netip.Prefix{pod}
+	r.connect()
+	r.target.input.here = []local{{pod, "cali1"}}
 	r.target.Place(pod, "n2")
 	r.flush()
 	if d, _ := r.kernel.WireGuard(device); slices.Contains(d.Peers[0].AllowedIPs, pod) {
@@ -781,6 +789,66 @@ func TestOwnWorkloadsStay(t *testing.T) {
 	if i := slices.IndexFunc(routes, func(k kernel.Route) bool { return k.Dst == pod }); i < 0 ||
 		routes[i].Type != kernel.Throw {
 		t.Errorf("the routes are %v", routes)
+	}
+}
+
+// A workload whose interface is not there, and one that claims a node's address, take nothing from other nodes: what
+// they claim stays encrypted.
+func TestClaimsWithoutAnInterface(t *testing.T) {
+	r := newRig(t, false, node(2, "k2"))
+	r.flush()
+	r.shake("k2")
+	r.later(time.Second)
+	claim := func(networks ...string) *model.Object {
+		w := &model.WorkloadEndpoint{Spec: model.WorkloadEndpointSpec{Node: "n1", InterfaceName: "cali1",
+			IPNetworks: networks}}
+		return model.NewObject(model.Key{Kind: model.KindWorkloadEndpoint, Namespace: "default", Name: "w"}, w)
+	}
+	way := func(p string) string {
+		routes, _ := r.kernel.ListRoutes(table)
+		i := slices.IndexFunc(routes, func(k kernel.Route) bool { return k.Dst == netip.MustParsePrefix(p) })
+		if i < 0 {
+			return "none"
+		}
+		return routes[i].Type.String()
+	}
+	r.put(claim("10.244.2.5/32", "192.0.2.2/32"))
+	if log := r.later(time.Second); len(log) > 0 {
+		t.Errorf("without an interface: %q", log)
+	}
+	r.connect()
+	r.flush()
+	d, _ := r.kernel.WireGuard(device)
+	if way("10.244.2.5/32") != "throw" || way("192.0.2.2/32") != "none" ||
+		!slices.Contains(d.Peers[0].AllowedIPs, netip.MustParsePrefix("192.0.2.2/32")) {
+		t.Errorf("with it: the pod %s, the node %s, %+v", way("10.244.2.5/32"), way("192.0.2.2/32"), d.Peers)
+	}
+	_ = r.kernel.DeleteLink(9)
+	r.target.LoseLink("cali1")
+	if r.flush(); way("10.244.2.5/32") != "none" {
+		t.Errorf("without it again: %s", way("10.244.2.5/32"))
+	}
+}
+
+// A device that could not be read keeps its key, also at a start.
+func TestAFailedReadKeepsTheKey(t *testing.T) {
+	r := newRig(t, false, node(2, "k2"))
+	r.flush()
+	before, _ := r.kernel.WireGuard(device)
+	r.start(false, true)
+	r.kernel.Fail("WireGuard", r.kernel.Calls("WireGuard")+1, errors.New("EMFILE"))
+	if _, _, err := r.target.Flush(); err == nil {
+		t.Error("no failure")
+	}
+	r.kernel.Heal()
+	r.now = r.now.Add(5 * time.Millisecond) // the device is read again after a second, and an event comes before
+	_, _, _ = r.target.Flush()
+	if after, _ := r.kernel.WireGuard(device); before.PublicKey != after.PublicKey {
+		t.Errorf("the key is %s, and was %s", after.PublicKey, before.PublicKey)
+	}
+	r.later(time.Second)
+	if after, _ := r.kernel.WireGuard(device); before.PublicKey != after.PublicKey || len(after.Peers) != 1 {
+		t.Errorf("afterwards: %+v", after)
 	}
 }
 
