@@ -205,6 +205,17 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
+func TestCovered(t *testing.T) {
+	covered := Plan{Ways: map[netip.Prefix]Way{prefix("fd10::/122"): {}, prefix("fd10::5/128"): {},
+		prefix("fd10::40/122"): {}}}.Covered()
+	for p, want := range map[string]bool{"fd10::/122": false, "fd10::5/128": true, "fd10::9/128": true,
+		"fd10::80/122": false, "fd10::80/128": false, "fd10::/64": false} {
+		if covered(prefix(p)) != want {
+			t.Errorf("%s: %t", p, !want)
+		}
+	}
+}
+
 // The own address that a node publishes lets it send from there alone if it is no pod's, and nothing that this host
 // needs.
 func TestHostsOfPeers(t *testing.T) {

@@ -150,6 +150,24 @@ func (in Input) refuse(p netip.Prefix, node string) string {
 	return in.Refuse(p, node)
 }
 
+// Covered returns a function that reports whether a shorter prefix around one has a way.
+func (p Plan) Covered() func(netip.Prefix) bool {
+	lengths := map[int]bool{} // there are few
+	for way := range p.Ways {
+		lengths[way.Bits()] = true
+	}
+	return func(a netip.Prefix) bool {
+		for bits := range lengths {
+			if bits < a.Bits() {
+				if _, ok := p.Ways[netip.PrefixFrom(a.Addr(), bits).Masked()]; ok {
+					return true
+				}
+			}
+		}
+		return false
+	}
+}
+
 // around returns the way of the longest prefix with an address.
 func (p Plan) around(a netip.Prefix) (Way, bool) {
 	for bits := a.Bits(); bits >= 0; bits-- {

@@ -186,6 +186,7 @@ func (s *side) threadable() bool {
 // wantRoutes adds the routes, and the rule that leads to them. Packets that are not encrypted go the way of the main
 // table, unless encryption is required: those to other nodes are refused then.
 func (t *Target) wantRoutes(s *side, l kernel.Link, want map[key]value) {
+	covered := s.plan.Covered()
 	for p, w := range s.plan.Ways {
 		v := value{Type: kernel.Throw}
 		switch {
@@ -194,6 +195,11 @@ func (t *Target) wantRoutes(s *side, l kernel.Link, want map[key]value) {
 			v = value{Type: kernel.Unicast, Link: l.Index}
 		case t.config.Required:
 			v.Type = kernel.Unreachable
+		}
+		// Without a shorter prefix around it, nothing differs without the route. To the packet filter of Linux 7.3 an
+		// IPv6 address with such a route has none: the check of pods' sources would drop their packets.
+		if v.Type == kernel.Throw && s.Family == model.IPv6 && !covered(p) {
+			continue
 		}
 		want[key{Kind: way, Device: s.Device, Prefix: p, Table: kernel.Table(s.Table)}] = v
 	}
