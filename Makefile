@@ -225,5 +225,5 @@ manifests: crds ## generate deploy/manifests from the Helm chart
 
 .PHONY: bench
 bench: build ## the benchmarks of docs/performance.md, beside BIRD (root)
-	@$(NEED) iproute2 bird2 iperf3 iptables
+	@$(NEED) iproute2 bird2 iperf3 iptables wireguard-tools
 	integration/run-bench

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -23,8 +24,8 @@ func BenchmarkPeerTraffic(b *testing.B) {
 		b.Skip("iperf3 is not installed")
 	}
 	for _, policies := range []int{1, 1000} {
-		was, is := podPaths(b, fmt.Sprintf("o%d", policies), other, policies, ""),
-			podPaths(b, fmt.Sprintf("m%d", policies), bin, policies, "")
+		was, is := podPaths(b, fmt.Sprintf("o%d", policies), other, policies, noOverlay),
+			podPaths(b, fmt.Sprintf("m%d", policies), bin, policies, noOverlay)
 		const pairs = 12
 		var text strings.Builder
 		for i, family := range []string{"4", "6"} {
@@ -37,8 +38,8 @@ func BenchmarkPeerTraffic(b *testing.B) {
 }
 
 // podPaths returns the way from a pod to one of another node, by IPv4 and by IPv6. The policies select both pods, and
-// the last of them allows the traffic. pool is added to the fields of the pools.
-func podPaths(b *testing.B, name, bin string, policies int, pool string) (paths [2]*path) {
+// the last of them allows the traffic.
+func podPaths(b *testing.B, name, bin string, policies int, o overlay) (paths [2]*path) {
 	b.Helper()
 	l, err := lab.New(lab.Spec{Name: name, Bin: bin, IPv6: true, PlainRouters: true,
 		Nodes: []lab.NodeSpec{{Name: "n1"}, {Name: "n2"}}})
@@ -47,10 +48,7 @@ func podPaths(b *testing.B, name, bin string, policies int, pool string) (paths 
 	}
 	b.Cleanup(func() { _ = l.Close() })
 	var objects strings.Builder
-	objects.WriteString("apiVersion: projectcalico.org/v3\nkind: IPPool\nmetadata: {name: four}\n" +
-		"spec: {cidr: 10.244.0.0/16" + pool + "}\n---\napiVersion: projectcalico.org/v3\nkind: IPPool\n" +
-		"metadata: {name: six}\n" +
-		"spec: {cidr: 'fd00:244::/64'" + pool + "}\n---\n")
+	objects.WriteString(o.objects())
 	nets, ports := trafficPolicies(policies)
 	for i := range nets {
 		rule := fmt.Sprintf("{action: Allow, protocol: TCP, source: {nets: [%s]}, destination: {ports: [%d]}}", nets[i],
@@ -78,7 +76,9 @@ func podPaths(b *testing.B, name, bin string, policies int, pool string) (paths 
 	server, err := n2.AddPod("s", lab.DualStack)
 	check(err)
 	for i, a := range server.IPs {
-		check(lab.Eventually(world.Limit, func() error { return lab.Ping(client.Namespace, a) }))
+		check(lab.Eventually(world.Limit, func() error {
+			return errors.Join(lab.Ping(client.Namespace, a), o.sent(n1)) // the first packets may go without it
+		}))
 		p := &path{B: b, name: fmt.Sprintf("%s-IPv%d", name, 4+2*i), client: client.Namespace, node: n1.Namespace,
 			server: server.Namespace, address: a.String()}
 		if i == 0 {

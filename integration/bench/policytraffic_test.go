@@ -20,6 +20,8 @@ import (
 	"github.com/manxnet/manx/dataplane/kernel/nftables"
 	"github.com/manxnet/manx/dataplane/policy"
 	"github.com/manxnet/manx/datastore/model"
+	"github.com/manxnet/manx/integration/e2e/world"
+	"github.com/manxnet/manx/integration/lab"
 	"github.com/manxnet/manx/integration/namespace"
 )
 
@@ -148,6 +150,16 @@ func (p *path) serve() {
 		"net.ipv4.ip_local_port_range=1024 65000")
 	p.background(namespace.Command(p.server, "iperf3", "-s"))
 	p.background(p.connector(p.server, "serve"))
+	ports := fmt.Sprintf("( sport = :%d or sport = :%d )", trafficPort, connectPort)
+	if err := lab.Eventually(world.Limit, func() error {
+		out, err := namespace.Command(p.server, "ss", "-Hltn", ports).CombinedOutput()
+		if strings.Count(string(out), "\n") < 2 {
+			return fmt.Errorf("%s: the servers do not listen: %w: %s", p.name, err, out)
+		}
+		return nil
+	}); err != nil {
+		p.Fatal(err)
+	}
 }
 
 func (p *path) ip(args ...string) {

@@ -335,7 +335,10 @@ func Parallel(n int, f func(i int)) {
 }
 
 // GlobalPolicy is a GlobalNetworkPolicy.
-func GlobalPolicy(name, spec string) string {
-	return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: GlobalNetworkPolicy\nmetadata: {name: %s}\n"+
-		"spec: {%s}\n---\n", name, spec)
+func GlobalPolicy(name, spec string) string { return Resource("GlobalNetworkPolicy", name, spec) }
+
+// Resource is an object of Calico's API without a namespace. spec are the fields, as in braces.
+func Resource(kind, name, spec string) string {
+	return fmt.Sprintf("apiVersion: projectcalico.org/v3\nkind: %s\nmetadata: {name: %s}\nspec: {%s}\n---\n", kind,
+		name, spec)
 }
