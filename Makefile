@@ -117,8 +117,8 @@ soak-ipam: ## a million random assignments and releases with crashes, in memory;
 	  $(GO) test -count=1 -v -timeout 0 -run 'TestModel$(if $(CLUSTER),OnCluster)$$' ./ipam
 
 .PHONY: test-vm
-test-vm: ## the tests that need IPIP, in a booted virtual machine (root)
-	@integration/vm/test
+test-vm: ## the tests that need IPIP, in a booted virtual machine (USER_MODE=1: on the newest kernel, several times faster; root)
+	@USER_MODE='$(USER_MODE)' integration/vm/test
 
 # Debian packages for clusters of real kubelets; `make kubernetes-programs` builds the other programs.
 export CLUSTER_NEED := iproute2 iputils-ping nftables bird2 etcd-server containerd runc containernetworking-plugins iptables \

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -145,7 +146,9 @@ func TestVMLogsThatTheKernelLacks(t *testing.T) {
 	}
 	const helper = "/proc/sys/kernel/modprobe"
 	modprobe, err := os.ReadFile(helper)
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skip("this kernel has no modules")
+	} else if err != nil {
 		t.Fatal(err)
 	}
 	write := func(text string) {
