@@ -49,6 +49,16 @@ func TestStartsWithoutTheDatastore(t *testing.T) {
 		rules[n] = ruleset(t, n)
 	}
 
+	for _, n := range c.Nodes { // a change is in the last state after a second or two
+		block := world.Blocks(t, n, "-4")[0].String()
+		eventually(t, func() error {
+			content, err := os.ReadFile(filepath.Join(n.Dir, "data", "last-state.json"))
+			if err == nil && !strings.Contains(string(content), block) {
+				err = fmt.Errorf("the last state of %s has no %s", n.Name, block)
+			}
+			return err
+		})
+	}
 	etcd.Kill()
 	left := time.Now()
 	for round := range 2 {
