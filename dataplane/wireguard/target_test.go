@@ -872,6 +872,8 @@ func TestClaimsWithoutAnInterface(t *testing.T) {
 func TestAFailedReadKeepsTheKey(t *testing.T) {
 	r := newRig(t, false, node(2, "k2"))
 	r.flush()
+	r.shake("k2")
+	r.later(time.Second)
 	before, _ := r.kernel.WireGuard(device)
 	r.start(false, true)
 	r.kernel.Fail("WireGuard", r.kernel.Calls("WireGuard")+1, errors.New("EMFILE"))
